@@ -1,0 +1,81 @@
+"""What every computation here needs: argument checks, seeds that leave the global generator alone, one thread."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+def message(name: str, constraint: str, value: object, remedy: str = "") -> str:
+    """Returns the text of an argument error, in the one form the library uses."""
+    return f"{name} must {constraint}, got {name}={value!r}. {remedy}".rstrip()
+
+
+def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
+    """Returns ``value`` as a float, or raises if it is no real number or ``holds`` is false of it (as it is of NaN)."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(message(name, "be a real number", value, remedy))
+    if not holds(float(value)):
+        raise ValueError(message(name, constraint, value, remedy))
+    return float(value)
+
+
+def check_epsilon(value: Any) -> float:
+    """Returns the privacy parameter ``value`` as a float, or raises if it is not in (0, inf]."""
+    return check_number("epsilon", value, "be above 0 (in nats; inf for no limit)", lambda epsilon: epsilon > 0)
+
+
+def check_count(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -> int:
+    """Returns ``value`` as an int, or raises if it is no whole number of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(message(name, "be a whole number", value, remedy))
+    if value < minimum:
+        raise ValueError(message(name, f"be at least {minimum}", value, remedy))
+    return int(value)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Returns ``value``, or raises if it is none of the ``choices``."""
+    if value not in choices:
+        raise ValueError(message(name, f"be one of {', '.join(choices)}", value))
+    return str(value)
+
+
+def check_seed(seed: Any) -> int | None:
+    """Returns ``seed`` as an int or None, or raises if it can seed no generator."""
+    if seed is None:
+        return None
+    return check_count("seed", seed, minimum=0, remedy="Pass a non-negative int, or None.")
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Runs the block on torch generators seeded with ``seed``; the caller's generators are put back afterwards.
+
+    With ``seed=None`` the block draws from the caller's generators, as any torch function does, so that
+    ``pyro.set_rng_seed`` governs it.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed % 2**63)
+        yield
+
+
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """Runs the block on one intra-op thread: small matrices lose far more than they gain on several."""
+    num_threads = torch.get_num_threads()
+    if num_threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

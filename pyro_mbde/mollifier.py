@@ -1,0 +1,242 @@
+r"""From a privacy parameter to bounds and back.
+
+A density :math:`q = q_0 \exp(f - \phi)` with :math:`f` in a public interval :math:`[lo, hi]`, whatever the table was,
+is private to sample from: only the interval matters, not how :math:`f` was learned. Nothing here trains or touches a
+table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
+from pyro_mbde.base import enumerate_base, quasi_draws
+from pyro_mbde.privacy.guarantee import Guarantee
+
+#: Bound of every classifier, :math:`|c_t(x)| \le \log 2`. As a double it lies below the real number log 2.
+LOG_2 = math.log(2)
+
+
+class Bounds(NamedTuple):
+    """Public interval that holds the tilt f whatever the table was, in nats; ``low <= 0 <= high``."""
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """R = high - low, in nats."""
+        return self.high - self.low
+
+
+def paper_natural_params(epsilon: float, num_rounds: int) -> Tensor:
+    r"""Returns the natural parameters of the paper's schedule.
+
+    .. math::
+        \theta_t = \left(\frac{\epsilon}{\epsilon + 4 \log 2}\right)^t, \qquad
+        \sum_{t=1}^T \theta_t < \frac{\epsilon}{4 \log 2} \text{ for every } T.
+
+    The series is geometric with ratio :math:`r = \epsilon / (\epsilon + 4 \log 2)` and limit
+    :math:`r / (1 - r) = \epsilon / (4 \log 2)`. Hence :math:`|f| \le \log 2 \sum_t \theta_t < \epsilon/4`.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats; in (0, inf]. ``inf`` gives the limit theta_t = 1, boosting
+            without a privacy constraint.
+        num_rounds: number of boosting rounds T; at least 1.
+
+    Returns:
+        Tensor of shape ``(num_rounds,)``, float64, positive.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling. Algorithm 1 and the lemma that sums theta_t.
+
+    Example:
+        >>> paper_natural_params(epsilon=1.0, num_rounds=3)
+        tensor([0.2651, 0.0703, 0.0186], dtype=torch.float64)
+    """
+    epsilon = check_epsilon(epsilon)
+    num_rounds = check_count("num_rounds", num_rounds)
+    ratio = 1 / (1 + 4 * LOG_2 / epsilon)
+    return ratio ** torch.arange(1, num_rounds + 1, dtype=torch.float64)
+
+
+def spending_natural_params(epsilon: float, num_rounds: int) -> Tensor:
+    r"""Returns the paper's schedule scaled to spend the whole privacy parameter.
+
+    Only :math:`\sum_t |\theta_t|` matters for privacy, so what the paper's schedule leaves over is free:
+
+    .. math::
+        \theta_t = \min(1, s\, r^t), \qquad s \text{ such that } 4 \log 2 \sum_t \theta_t = \epsilon .
+
+    No :math:`\theta_t` goes above 1, the value at which a perfect classifier completes the density (and up to which
+    Theorem 5's high-boosting bound holds); where :math:`\epsilon \ge 4 T \log 2` all are 1 and the guarantee is
+    :math:`4 T \log 2`, better than asked.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats; in (0, inf].
+        num_rounds: number of boosting rounds T; at least 1.
+
+    Returns:
+        Tensor of shape ``(num_rounds,)``, float64, in (0, 1]; :func:`a_priori_guarantee` of its :func:`tilt_bounds` is
+        at most epsilon.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> params = spending_natural_params(epsilon=5.0, num_rounds=3)
+        >>> params
+        tensor([0.8767, 0.5639, 0.3628], dtype=torch.float64)
+        >>> a_priori_guarantee(tilt_bounds(params)).epsilon
+        5.0
+    """
+    params = paper_natural_params(epsilon, num_rounds)
+    budget = epsilon / (4 * LOG_2)
+    if budget >= num_rounds:
+        return torch.ones_like(params)
+    # The parameters fall with t, so those held at 1 are the first few: take the fewest that leave the rest below 1.
+    for num_full in range(num_rounds):
+        rest = params[num_full:]
+        scaled = rest * ((budget - num_full) / rest.sum())
+        if scaled[0] <= 1:
+            params = torch.cat([torch.ones_like(params[:num_full]), scaled])
+            break
+    # Rounding may leave the sum a few units in the last place too large: round towards more privacy.
+    while a_priori_guarantee(tilt_bounds(params)).epsilon > epsilon:
+        params = params * (1 - 2**-53 * 2)
+    return params
+
+
+def tilt_bounds(natural_params: Tensor) -> Bounds:
+    r"""Returns the interval that holds :math:`f = \langle \theta, c \rangle` for every classifier in [-log 2, log 2].
+
+    .. math::
+        |f(x)| \le \sum_t |\theta_t|\,|c_t(x)| \le B = \log 2 \sum_t |\theta_t| .
+
+    The natural parameters must be public for the interval to be.
+
+    Args:
+        natural_params: theta, shape ``(T,)``.
+
+    Returns:
+        ``Bounds(-B, B)`` in nats.
+
+    Raises:
+        ValueError: a natural parameter is not finite.
+
+    Example:
+        >>> tilt_bounds(torch.tensor([1.0, 0.5]))
+        Bounds(low=-1.0397207708399179, high=1.0397207708399179)
+    """
+    half_width = LOG_2 * math.fsum(abs(theta) for theta in natural_params.tolist())
+    if not math.isfinite(half_width):
+        raise ValueError(message("natural_params", "be finite", natural_params.tolist()))
+    return Bounds(-half_width, half_width)
+
+
+def a_priori_guarantee(bounds: Bounds) -> Guarantee:
+    r"""Returns the guarantee of a draw from any density whose tilt stays in public bounds.
+
+    Let :math:`q = q_0 e^{f - \phi}` and :math:`q' = q_0 e^{f' - \phi'}` be fitted to any two tables, with
+    :math:`f, f' \in [lo, hi]` and :math:`R = hi - lo`. As :math:`\phi = \log E_{Q_0} e^f` is the logarithm of an
+    average of values of :math:`e^f`, :math:`\phi \in [lo, hi]` as well, and the same holds for :math:`\phi'`. So
+
+    .. math::
+        \log \frac{q(x)}{q'(x)} = (f(x) - f'(x)) + (\phi' - \phi) \le R + R = 2R ,
+
+    and a draw is :math:`2R`-integrally private (the lemma on mollifiers), with delta 0. For one pair of tables
+    :math:`\phi' - \phi` is a constant, so over x the log-ratio ranges over at most :math:`2R`. Against the base,
+    :math:`|\log q/q_0| \le R`: with
+    :math:`R = \epsilon/2` this is the paper's set :math:`\mathcal{M}_\epsilon`.
+
+    Args:
+        bounds: public interval of the tilt, ``low <= 0 <= high``, in nats.
+
+    Returns:
+        ``Guarantee(epsilon=2 R, delta=0, log_ratio_range=2 R)``.
+
+    Raises:
+        ValueError: the bounds do not hold 0 between them, or one is not finite.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling. Theorem 4 (Q_T is in M_epsilon) and the lemma on
+        mollifiers.
+
+    Example:
+        >>> a_priori_guarantee(Bounds(-0.25, 0.25))
+        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
+    """
+    low = check_number("bounds.low", bounds.low, "be finite and at most 0", lambda value: -math.inf < value <= 0)
+    high = check_number("bounds.high", bounds.high, "be finite and at least 0", lambda value: 0 <= value < math.inf)
+    return Guarantee(epsilon=2 * (high - low), delta=0.0, log_ratio_range=2 * (high - low))
+
+
+@dataclass(frozen=True)
+class LogNormalizer:
+    r"""The log-normaliser :math:`\phi = \log E_{Q_0} e^f` and how well it is known.
+
+    Private: it is computed from the table. Draws do not use it (but to size their batches), so its error is an error of
+    ``log_prob`` alone: the density integrates to ``exp(true phi - value)``.
+
+    Args:
+        value: phi, in nats.
+        standard_error: standard error of ``value``, in nats; 0 where it is exact.
+    """
+
+    value: float
+    standard_error: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_number("log_normalizer", self.value, "be finite", math.isfinite)
+        check_number("standard_error", self.standard_error, "be finite and at least 0", lambda v: 0 <= v < math.inf)
+
+
+def estimate_log_normalizer(
+    tilt: Callable[[Tensor], Tensor], base: Distribution, bounds: Bounds, *, num_draws: int = 2**16
+) -> LogNormalizer:
+    r"""Estimates :math:`\phi = \log E_{Q_0} e^f` with its standard error.
+
+    Exact where the base can be enumerated. Else an average over ``num_draws`` draws of the base in 16 independent
+    replicates: scrambled Sobol points pushed through the base's inverse distribution function where it has one, plain
+    draws elsewhere. The standard error is that of the replicates' average, through the logarithm (delta method).
+
+    Args:
+        tilt: f, mapping values of shape ``(n, *event_shape)`` to float64 of shape ``(n,)``.
+        base: the public base distribution, with empty batch shape.
+        bounds: interval of the tilt; phi lies in it and is held to it.
+        num_draws: number of draws of the base; at least 32.
+
+    Returns:
+        phi and its standard error, in nats.
+
+    References:
+        Owen. Scrambled net variance for integrals of smooth functions. Annals of Statistics, 1997.
+    """
+    points = enumerate_base(base)
+    if points is not None:
+        log_weights = base.log_prob(points).double()
+        exact = float(torch.logsumexp(log_weights + tilt(points), 0) - torch.logsumexp(log_weights, 0))
+        return LogNormalizer(min(max(exact, bounds.low), bounds.high))
+    num_replicates = 16
+    size = check_count("num_draws", num_draws, minimum=2 * num_replicates) // num_replicates
+    log_means = torch.stack(
+        [torch.logsumexp(tilt(quasi_draws(base, size)), 0) - math.log(size) for _ in range(num_replicates)]
+    )
+    # Relative to the largest, so that nothing overflows whatever the bounds.
+    relative = (log_means - log_means.max()).exp()
+    value = float(log_means.max() + relative.mean().log())
+    standard_error = float(relative.std() / math.sqrt(num_replicates) / relative.mean())
+    return LogNormalizer(min(max(value, bounds.low), bounds.high), standard_error)

@@ -1,0 +1,59 @@
+"""The guarantee of one draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pyro_mbde._runtime import check_number
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    r"""The integral-privacy guarantee of one draw.
+
+    Let :math:`A(D)` be the draw that a mechanism makes from table :math:`D`. For *any* two tables :math:`D, D'`, of any
+    sizes and with nothing in common, and any set :math:`S`,
+
+    .. math::
+        \Pr[A(D) \in S] \le e^{\epsilon} \Pr[A(D') \in S] + \delta .
+
+    With two neighbouring tables this would be differential privacy; here the tables are arbitrary, so groups of every
+    size are protected. What anyone computes from the draw is covered as well (post-processing).
+
+    Args:
+        epsilon: largest log-ratio between the laws of a draw under two tables, in nats; in [0, inf].
+        delta: probability that the bound does not hold, counted once for a fitted density (not once a draw); in [0, 1).
+        log_ratio_range: largest minus smallest log-ratio over the outcomes, for any one pair of tables, in nats; in
+            [0, 2 epsilon]. It is what many draws add up by. Unstated, it is the largest that epsilon allows.
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: an argument is out of its range or NaN.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling. Definitions 2 (integral privacy) and 3 (mollifiers).
+
+    Example:
+        >>> Guarantee(epsilon=1.0, log_ratio_range=1.0)
+        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    log_ratio_range: float = math.nan
+
+    def __post_init__(self) -> None:
+        """Checks the ranges and fills in an unstated range of the log-ratio."""
+        epsilon = check_number("epsilon", self.epsilon, "be at least 0", lambda value: value >= 0)
+        delta = check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+        largest = 2 * epsilon
+        log_ratio_range = check_number(
+            "log_ratio_range",
+            self.log_ratio_range,
+            f"be in [0, 2 epsilon = {largest:g}]",
+            lambda value: math.isnan(value) or 0 <= value <= largest,
+        )
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "log_ratio_range", largest if math.isnan(log_ratio_range) else log_ratio_range)

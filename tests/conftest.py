@@ -1,0 +1,45 @@
+"""Fixtures: every test starts from the same seed on one thread and leaves torch and Pyro as it found them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pyro
+import pytest
+import torch
+
+# ArviZ 0.23 announces its successor with a warning at its first import.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    import arviz  # noqa: F401
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> Iterator[None]:
+    """Forks the generators, seeds them, and clears Pyro's parameters."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20240229)
+        pyro.clear_param_store()
+        yield
+
+
+@pytest.fixture(autouse=True)
+def global_state_guard() -> Iterator[None]:
+    """Fails a test that changes a global setting of torch."""
+
+    def settings() -> dict[str, object]:
+        return {
+            "validate_args": torch.distributions.Distribution._Distribution__validate_args
+            if hasattr(torch.distributions.Distribution, "_Distribution__validate_args")
+            else torch.distributions.Distribution._validate_args,
+            "threads": torch.get_num_threads(),
+            "dtype": torch.get_default_dtype(),
+            "grad": torch.is_grad_enabled(),
+        }
+
+    before = settings()
+    yield
+    assert settings() == before
