@@ -1,0 +1,204 @@
+"""The public base distribution Q0: closed boxes, copies in another dtype or on another device, draws, spread."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import message, seeded
+from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
+
+#: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
+_NUM_REFERENCE_DRAWS = 4096
+
+_SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
+
+
+@register_distribution
+class ClosedUniform(dist.Uniform):
+    """Uniform distribution on [low, high] with both edges in the support.
+
+    PyTorch's density is 0 on the upper edge although its support holds it; a row at the top of a column's public range
+    must have one.
+
+    Args:
+        low: lower edge.
+        high: upper edge.
+        validate_args: as for any distribution.
+
+    Example:
+        >>> ClosedUniform(0.0, 2.0).log_prob(torch.tensor([0.0, 2.0]))
+        tensor([-0.6931, -0.6931])
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density at ``value``; finite on both edges, -inf outside them when validation is off."""
+        if self._validate_args:
+            self._validate_sample(value)
+        inside = (self.low <= value) & (value <= self.high)
+        return torch.where(inside, -(self.high - self.low).log(), -torch.inf)
+
+
+def prepare_base(base: Distribution) -> Distribution:
+    """Returns the base as the densities here use it: boxes closed, its own argument checks off.
+
+    The checks are off because the density checks values against the base's support itself, once, in a form that
+    ``torch.vmap`` can trace. A distribution that cannot be taken apart (see :func:`pyro_mbde.serialization.encode`) is
+    used as it is.
+
+    Args:
+        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
+
+    Raises:
+        TypeError: ``base`` is no distribution.
+        ValueError: it has a batch shape, or an event of two or more dimensions.
+    """
+    if not isinstance(base, Distribution):
+        raise TypeError(message("base", "be a Pyro or torch distribution", base))
+    if base.batch_shape:
+        remedy = f"Declare its dimensions dependent: base.to_event({len(base.batch_shape)})."
+        raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
+    if len(base.event_shape) > 1:
+        raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
+    try:
+        closed: Distribution = decode(_close(describe_base(base)))
+    except UnknownDistributionError:
+        return base
+    return closed
+
+
+def describe_base(base: Distribution) -> dict[str, Any]:
+    """Returns the base as a plain dict, checked to describe it.
+
+    Raises:
+        UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
+            it cannot be encoded.
+    """
+    description: dict[str, Any] = encode(base)
+    draws = reference_draws(base)
+    with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
+        same = torch.equal(decode(description).log_prob(draws), base.log_prob(draws))
+    if not same:
+        raise UnknownDistributionError(
+            f"a base distribution must be rebuilt by its arguments to be converted or saved, {base} is not."
+        )
+    return description
+
+
+def _close(node: object) -> object:
+    """Replaces every uniform distribution in an encoded one by its closed form."""
+    if isinstance(node, dict):
+        closed = {key: _close(value) for key, value in node.items()}
+        if closed.get("distribution") in ("pyro.Uniform", "torch.Uniform"):
+            closed["distribution"] = "pyro_mbde.ClosedUniform"
+        return closed
+    return [_close(value) for value in node] if isinstance(node, list) else node
+
+
+def convert_base(
+    base: Distribution, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Distribution:
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+    converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    return converted
+
+
+def enumerate_base(base: Distribution) -> Tensor | None:
+    """Returns all points of a finite base, shape ``(n,)``, or None where they cannot be listed."""
+    if base.event_shape or not base.has_enumerate_support:
+        return None
+    try:
+        return base.enumerate_support(expand=False)
+    except NotImplementedError:  # an infinite support, or one that differs over the batch
+        return None
+
+
+def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
+    """Returns draws of the base that fill it evenly, for averages: randomised Sobol points where it can be inverted.
+
+    Each call scrambles anew with a seed from torch's global generator, so the average over one call is unbiased. Where
+    the base has no inverse distribution function these are plain draws.
+
+    Args:
+        base: distribution with empty batch shape.
+        num_draws: number of draws; a power of 2 fills best.
+
+    Returns:
+        Tensor of shape ``(num_draws, *event_shape)``.
+    """
+    with torch.no_grad():
+        draws = _inverse_draws(base, num_draws)
+        return base.sample(torch.Size([num_draws])) if draws is None else draws
+
+
+def _inverse_draws(base: Distribution, num_draws: int) -> Tensor | None:
+    """Pushes scrambled Sobol points through the inverse distribution function of ``base``, or returns None."""
+    if isinstance(base, torch.distributions.TransformedDistribution) and not isinstance(base, dist.LogNormal):
+        draws = _inverse_draws(base.base_dist, num_draws)
+        for transform in base.transforms if draws is not None else []:
+            draws = transform(draws)
+        return draws
+    num_dims = base.event_shape.numel()
+    if base.batch_shape or num_dims > torch.quasirandom.SobolEngine.MAXDIM:
+        return None
+    shape = torch.Size([num_draws]) + base.event_shape
+    if isinstance(base, torch.distributions.MultivariateNormal):
+        standard_normal: Any = dist.Normal(base.loc.new_zeros(()), base.loc.new_ones(()), validate_args=False)
+        standard = standard_normal.icdf(_sobol_points(num_draws, num_dims, base.loc))
+        correlated: Tensor = base.loc + (base.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
+        return correlated
+    inner: Any = base
+    while isinstance(inner, torch.distributions.Independent):
+        inner = inner.base_dist
+    try:
+        median = inner.icdf(torch.tensor(0.5))  # probes for an inverse; broadcasts to the shape of the parameters
+        inverted: Tensor = inner.icdf(_sobol_points(num_draws, num_dims, median).reshape(shape))
+    except (NotImplementedError, AttributeError):
+        return None
+    return inverted
+
+
+def _sobol_points(num_draws: int, num_dims: int, like: Tensor) -> Tensor:
+    """Scrambled Sobol points, shape ``(num_draws, num_dims)``, in the unit cube but off its faces."""
+    seed = int(torch.randint(2**31, ()))
+    engine = _SobolEngine(num_dims, scramble=True, seed=seed)
+    edge = torch.finfo(like.dtype).eps / 2  # the nearest to a face that the dtype tells from it
+    points: Tensor = engine.draw(num_draws, dtype=torch.float64).clamp(edge, 1 - edge).to(like)
+    return points
+
+
+class Spread(NamedTuple):
+    """Where the base lies and how wide, coordinate by coordinate; shapes ``(d,)``, with d = 1 for a scalar event."""
+
+    loc: Tensor
+    scale: Tensor
+
+
+def base_spread(base: Distribution) -> Spread:
+    """Returns the median of each coordinate of the base and its interquartile range in units of a normal's deviation.
+
+    Public: computed from the base alone, always from the same draws. Robust, since a heavy-tailed base need not have a
+    mean or a variance. A coordinate that does not vary gets scale 1.
+    """
+    draws = reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1).double()
+    quartiles = torch.quantile(draws, draws.new_tensor([0.25, 0.5, 0.75]), dim=0)
+    # Quartiles of the standard normal lie at +-0.6745.
+    scale = (quartiles[2] - quartiles[0]) / (2 * 0.6745)
+    deviation = draws.std(0)
+    scale = torch.where(scale > 0, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
+    return Spread(quartiles[1], scale)
+
+
+def reference_draws(base: Distribution) -> Tensor:
+    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is left alone."""
+    with seeded(0), torch.no_grad():
+        return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))

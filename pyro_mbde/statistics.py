@@ -1,0 +1,228 @@
+"""Sufficient statistics: classifiers bounded by log 2, all rounds evaluated in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyro_mbde._runtime import check_choice, check_count, check_number, message, seeded
+from pyro_mbde.base import Spread
+
+LINKS = ("clamp", "tanh")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "silu": nn.functional.silu,
+    "gelu": nn.functional.gelu,
+    "softplus": nn.functional.softplus,
+}
+
+
+def log_2_below(dtype: torch.dtype) -> float:
+    """Returns the largest number of ``dtype`` that is at most log 2.
+
+    Rounding log 2 to float32 gives 0.69314718246, which is above it: a classifier clipped there would break the bound.
+
+    Example:
+        >>> log_2_below(torch.float32) < math.log(2) < log_2_below(torch.float32) + 6e-8
+        True
+    """
+    nearest = torch.tensor(math.log(2), dtype=dtype)
+    if float(nearest) > math.log(2):
+        nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
+    return float(nearest)
+
+
+def bound_logits(logits: Tensor, link: str) -> Tensor:
+    r"""Maps logits z to statistics c with :math:`|c| \le \log 2`, in the dtype of the logits.
+
+    ``clamp``
+        :math:`c = \max(-\log 2, \min(\log 2, z))`. A classifier trained with the logistic loss estimates the log
+        density ratio by its logit, so c is that ratio wherever it is inside the bound.
+    ``tanh``
+        :math:`c = \log 2 \cdot \tanh(z/2) = \log 2 \cdot (2 \sigma(z) - 1)`, from the sigmoid: smooth.
+
+    Infinite logits map to the nearer bound and NaN to 0.
+
+    Args:
+        logits: any shape.
+        link: ``clamp`` or ``tanh``.
+
+    Returns:
+        Tensor of the same shape and dtype, in [-log 2, log 2], never NaN.
+
+    Example:
+        >>> bound_logits(torch.tensor([0.5, torch.inf, torch.nan]), "clamp")
+        tensor([0.5000, 0.6931, 0.0000])
+    """
+    bound = log_2_below(logits.dtype)
+    logits = torch.nan_to_num(logits, nan=0.0)
+    # tanh is at most 1 and multiplication rounds monotonically, so that link needs the clamp for no input; it costs
+    # nothing.
+    statistic = logits if link == "clamp" else bound * torch.tanh(logits / 2)
+    return statistic.clamp(-bound, bound)
+
+
+class BoundedClassifiers(nn.Module):
+    r"""T classifiers of one architecture, evaluated together; the sufficient statistics of the exponential family.
+
+    Each is a multilayer perceptron with a linear logit, followed by a link that bounds it by log 2
+    (:func:`bound_logits`). Their weights are stacked, so that one batched product per layer serves all of them. The
+    paper's network is ``hidden_sizes=(25, 25, 25), activation="tanh"``.
+
+    Inputs are standardised by ``spread``, a public location and scale. With ``num_frequencies > 0`` the network also
+    sees
+    :math:`\sin(\omega_j^\top x), \cos(\omega_j^\top x)` with fixed normal frequencies, which lets a small network
+    resolve structure much finer than the spread (random Fourier features).
+
+    Args:
+        num_classifiers: T, at least 1.
+        in_features: d, at least 1.
+        hidden_sizes: widths of the hidden layers; at least one.
+        activation: ``tanh``, ``relu``, ``silu``, ``gelu`` or ``softplus``.
+        link: ``clamp`` or ``tanh``.
+        num_frequencies: number of Fourier frequencies, each giving a sine and a cosine.
+        frequency_scale: standard deviation of the frequencies, in radians per unit of the spread; above 0.
+        spread: location and scale of the inputs, each of shape ``(d,)``; defaults to 0 and 1.
+
+    Shape:
+        Input ``(..., d)``, output ``(..., T)`` in [-log 2, log 2].
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling. Section 5 (architecture).
+        Tancik et al. Fourier Features Let Networks Learn High Frequency Functions in Low Dimensional Domains. 2020.
+
+    Example:
+        >>> BoundedClassifiers(num_classifiers=3, in_features=2)(torch.zeros(5, 2)).shape
+        torch.Size([5, 3])
+    """
+
+    loc: Tensor
+    scale: Tensor
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        num_classifiers: int,
+        in_features: int,
+        *,
+        hidden_sizes: Sequence[int] = (25, 25, 25),
+        activation: str = "tanh",
+        link: str = "clamp",
+        num_frequencies: int = 0,
+        frequency_scale: float = 1.0,
+        spread: Spread | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_classifiers = check_count("num_classifiers", num_classifiers)
+        self.in_features = check_count("in_features", in_features)
+        self.hidden_sizes = tuple(check_count("hidden_sizes", size) for size in hidden_sizes)
+        if not self.hidden_sizes:
+            raise ValueError(message("hidden_sizes", "name at least one layer", tuple(hidden_sizes)))
+        self.activation = check_choice("activation", activation, tuple(ACTIVATIONS))
+        self.link = check_choice("link", link, LINKS)
+        self.num_frequencies = check_count("num_frequencies", num_frequencies, minimum=0)
+        self.frequency_scale = check_number("frequency_scale", frequency_scale, "be above 0", lambda value: value > 0)
+        dtype = torch.get_default_dtype()
+        self.register_buffer("loc", torch.zeros(in_features) if spread is None else spread.loc.to(dtype))
+        self.register_buffer("scale", torch.ones(in_features) if spread is None else spread.scale.to(dtype))
+        # One set of frequencies per classifier, shape (T, d, num_frequencies).
+        self.register_buffer(
+            "frequencies", frequency_scale * torch.randn(num_classifiers, in_features, num_frequencies)
+        )
+        sizes = [in_features + 2 * num_frequencies, *self.hidden_sizes, 1]
+        # torch.nn.Linear's initialisation: uniform on +-1/sqrt(fan_in), for weights and biases.
+        self.weights = nn.ParameterList(
+            [
+                _uniform((num_classifiers, fan_in, fan_out), fan_in)
+                for fan_in, fan_out in zip(sizes, sizes[1:], strict=False)
+            ]
+        )
+        self.biases = nn.ParameterList(
+            [_uniform((num_classifiers, 1, fan_out), fan_in) for fan_in, fan_out in zip(sizes, sizes[1:], strict=False)]
+        )
+
+    def config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments (but the spread, which is in the state) as a plain dict."""
+        return {
+            "num_classifiers": self.num_classifiers,
+            "in_features": self.in_features,
+            "hidden_sizes": list(self.hidden_sizes),
+            "activation": self.activation,
+            "link": self.link,
+            "num_frequencies": self.num_frequencies,
+            "frequency_scale": self.frequency_scale,
+        }
+
+    def logits(self, value: Tensor) -> Tensor:
+        """Returns the unbounded logits, shape ``(..., T)``; estimates of log-ratios, for training alone."""
+        batch_shape = value.shape[:-1]
+        # (T, n, d): every classifier reads the same rows.
+        hidden = ((value - self.loc) / self.scale).reshape(1, -1, self.in_features)
+        hidden = hidden.expand(self.num_classifiers, -1, -1)
+        if self.num_frequencies:
+            phases = hidden @ self.frequencies
+            hidden = torch.cat([hidden, phases.sin(), phases.cos()], -1)
+        activation = ACTIVATIONS[self.activation]
+        *inner, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in inner:
+            hidden = activation(torch.baddbmm(bias, hidden, weight))
+        weight, bias = last
+        logits = torch.baddbmm(bias, hidden, weight)
+        return logits.squeeze(-1).movedim(0, -1).reshape(*batch_shape, self.num_classifiers)
+
+    def scale_logits(self, factor: float) -> None:
+        """Multiplies the logits by ``factor``, in place; the statistics keep their bound."""
+        with torch.no_grad():
+            self.weights[-1].mul_(factor)
+            self.biases[-1].mul_(factor)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Returns the statistics c, shape ``(..., T)``, in [-log 2, log 2], never NaN."""
+        return bound_logits(self.logits(value), self.link)
+
+    @classmethod
+    def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
+        """Returns classifiers of one architecture and spread as a single module, in their order.
+
+        Raises:
+            ValueError: there are none, or they differ in architecture or spread.
+        """
+        if not classifiers:
+            raise ValueError(message("classifiers", "hold at least one", classifiers))
+        first = classifiers[0]
+        configs = [{**module.config(), "num_classifiers": None} for module in classifiers]
+        same_spread = all(
+            torch.equal(module.loc, first.loc) and torch.equal(module.scale, first.scale) for module in classifiers
+        )
+        if configs.count(configs[0]) != len(configs) or not same_spread:
+            raise ValueError("classifiers must share one architecture and spread to be stacked.")
+        config = {**first.config(), "num_classifiers": sum(module.num_classifiers for module in classifiers)}
+        states = [module.state_dict() for module in classifiers]
+        shared = {"loc": first.loc, "scale": first.scale}
+        state = {name: torch.cat([state[name] for state in states]) for name in states[0] if name not in shared}
+        return cls.from_state(config, {**state, **shared}).train(first.training)
+
+    @classmethod
+    def from_state(cls, config: dict[str, Any], state: dict[str, Tensor]) -> BoundedClassifiers:
+        """Returns the classifiers that ``config()`` and ``state_dict()`` describe, in the dtype of the state."""
+        with seeded(0):  # the weights drawn by the constructor are replaced: leave the caller's generator alone
+            module = cls(**config).to(state["loc"])
+        module.load_state_dict(state)
+        return module
+
+    def extra_repr(self) -> str:
+        """Shows the architecture, not the weights."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
+
+
+def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in)))

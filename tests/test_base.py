@@ -1,0 +1,105 @@
+"""The public base: closing boxes, describing distributions, even draws, spread."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, normal
+from pyro.distributions import transforms
+
+from pyro_mbde.base import ClosedUniform, base_spread, enumerate_base, prepare_base, quasi_draws
+from pyro_mbde.serialization import UnknownDistributionError, decode, encode
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_description_round_trip(name: str) -> None:
+    base = BASES[name]()
+    value = base.sample((50,))
+    base.log_prob(value)
+    rebuilt = decode(encode(base))
+    assert type(rebuilt) is type(base)
+    assert torch.equal(rebuilt.log_prob(value), base.log_prob(value))
+
+
+def test_alternative_parameters_survive_lazy_ones() -> None:
+    for base in (dist.Categorical(logits=torch.randn(4)), dist.Bernoulli(logits=torch.tensor(0.3))):
+        assert base.probs is not None  # computed on demand, and cached beside the logits
+        assert set(encode(base)["arguments"]) == {"logits"}
+
+
+def test_transforms_are_described() -> None:
+    chain = transforms.ComposeTransform([transforms.AffineTransform(1.0, 2.0), transforms.ExpTransform()])
+    base = dist.TransformedDistribution(dist.Normal(0.0, 1.0), chain)
+    value = base.sample((5,))
+    assert torch.allclose(decode(encode(base)).log_prob(value), base.log_prob(value))
+
+
+def test_unknown_classes() -> None:
+    flow = transforms.planar(2)
+    with pytest.raises(UnknownDistributionError):
+        encode(dist.TransformedDistribution(normal(2), [flow]))
+    with pytest.raises(ValueError, match="must fit its class"):
+        decode({"distribution": "pyro.Normal", "arguments": {"loc": 0.0}})
+    with pytest.raises(ValueError, match="a file must name distributions"):
+        decode({"distribution": "pyro.Tensor", "arguments": {}})
+    with pytest.raises(ValueError, match="a file must name distributions"):
+        decode({"transform": "builtins.eval", "arguments": {}})
+
+
+def test_boxes_are_closed_wherever_they_stand() -> None:
+    box = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
+    assert torch.isfinite(prepare_base(box).log_prob(torch.ones(2)))
+    mixture = dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.Uniform(torch.zeros(2), torch.tensor([1.0, 2.0]))
+    )
+    assert torch.isfinite(prepare_base(mixture).log_prob(torch.tensor(2.0)))
+    torch_box = torch.distributions.Uniform(0.0, 1.0)
+    assert torch.isfinite(prepare_base(torch_box).log_prob(torch.tensor(1.0)))
+
+
+def test_closed_uniform() -> None:
+    closed = ClosedUniform(torch.zeros(3), torch.ones(3))
+    assert torch.equal(closed.expand([2, 3]).log_prob(torch.ones(3)), torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="support"):
+        closed.log_prob(torch.full((3,), 1.1))
+    unchecked = ClosedUniform(0.0, 1.0, validate_args=False)
+    assert unchecked.log_prob(torch.tensor([-0.1, 1.1])).tolist() == [-torch.inf, -torch.inf]
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_quasi_draws_follow_the_base(name: str) -> None:
+    base = prepare_base(BASES[name]())
+    draws = quasi_draws(base, 4096).reshape(4096, -1).double()
+    assert bool(base.support.check(quasi_draws(base, 64)).all())
+    plain = base.sample((40_000,)).reshape(40_000, -1).double()
+    for level in (0.1, 0.5, 0.9):
+        quantile = torch.quantile(plain, level, dim=0)
+        at_most = (draws <= quantile).double().mean(0) - (plain <= quantile).double().mean(0)
+        assert bool(at_most.abs().max() < 0.04)
+
+
+def test_quasi_draws_fill_evenly() -> None:
+    """The average of a smooth function is far closer than by plain draws."""
+    averages = torch.stack([quasi_draws(normal(2), 1024).square().mean() for _ in range(20)])
+    assert float((averages - 1).square().mean().sqrt()) < 0.1 * (1 / 1024) ** 0.5
+
+
+def test_quasi_draws_are_scrambled_anew() -> None:
+    assert not torch.equal(quasi_draws(normal(2), 8), quasi_draws(normal(2), 8))
+
+
+def test_enumeration() -> None:
+    assert enumerate_base(dist.Categorical(torch.ones(3))) is not None
+    assert enumerate_base(dist.Poisson(2.0)) is None
+    assert enumerate_base(dist.Binomial(3, torch.tensor(0.5))) is not None
+    assert enumerate_base(normal(1)) is None
+
+
+def test_spread() -> None:
+    spread = base_spread(dist.Normal(torch.tensor([1.0, -20.0]), torch.tensor([0.1, 50.0])).to_event(1))
+    assert torch.allclose(spread.loc, torch.tensor([1.0, -20.0]).double(), atol=3.0)
+    assert torch.allclose(spread.scale, torch.tensor([0.1, 50.0]).double(), rtol=0.1)
+    assert bool(torch.isfinite(base_spread(dist.Cauchy(0.0, 1.0)).scale).all())
+    assert base_spread(dist.Delta(torch.zeros(2)).to_event(1)).scale.tolist() == [1.0, 1.0]
+    assert float(base_spread(dist.Bernoulli(0.01)).scale) > 0

@@ -1,0 +1,103 @@
+"""Classifiers: shapes, one pass for all rounds, links."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from pyro_mbde import BoundedClassifiers
+from pyro_mbde.base import Spread
+from pyro_mbde.statistics import ACTIVATIONS, LINKS, bound_logits
+
+
+@pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 4, 2), (0, 2)])
+@pytest.mark.parametrize("num_frequencies", [0, 3])
+def test_shapes(shape: tuple[int, ...], num_frequencies: int) -> None:
+    classifiers = BoundedClassifiers(4, 2, num_frequencies=num_frequencies)
+    assert classifiers(torch.randn(shape)).shape == (*shape[:-1], 4)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_against_plain_layers(link: str, activation: str) -> None:
+    """The batched product equals T networks of nn.Linear layers, evaluated in a loop."""
+    classifiers = BoundedClassifiers(3, 2, hidden_sizes=(5, 7), activation=activation, link=link)
+    value = torch.randn(11, 2)
+    for index in range(3):
+        layers: list[nn.Module] = []
+        for weight, bias in zip(classifiers.weights, classifiers.biases, strict=True):
+            layer = nn.Linear(weight.shape[1], weight.shape[2])
+            layer.weight.data, layer.bias.data = weight[index].T, bias[index, 0]
+            layers.append(layer)
+        hidden = value
+        for layer in layers[:-1]:
+            hidden = ACTIVATIONS[activation](layer(hidden))
+        expected = bound_logits(layers[-1](hidden), link)
+        assert torch.allclose(classifiers(value)[:, index], expected[:, 0], atol=1e-6)
+
+
+def test_the_papers_network_has_its_number_of_parameters() -> None:
+    classifiers = BoundedClassifiers(1, 2)
+    assert sum(parameter.numel() for parameter in classifiers.parameters()) == (2 + 1) * 25 + 2 * 26 * 25 + 26
+
+
+@pytest.mark.parametrize("num_frequencies", [0, 3])
+def test_stack(num_frequencies: int) -> None:
+    spread = Spread(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0]))
+    parts = [BoundedClassifiers(size, 2, num_frequencies=num_frequencies, spread=spread) for size in (1, 2, 1)]
+    state = torch.get_rng_state()
+    stacked = BoundedClassifiers.stack(parts)
+    assert torch.equal(torch.get_rng_state(), state)
+    value = torch.randn(6, 2)
+    assert torch.allclose(stacked(value), torch.cat([part(value) for part in parts], -1), atol=1e-6)
+
+
+def test_stack_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="share one architecture"):
+        BoundedClassifiers.stack([BoundedClassifiers(1, 2), BoundedClassifiers(1, 2, link="tanh")])
+    spread = Spread(torch.ones(2), torch.ones(2))
+    with pytest.raises(ValueError, match="share one architecture"):
+        BoundedClassifiers.stack([BoundedClassifiers(1, 2), BoundedClassifiers(1, 2, spread=spread)])
+    with pytest.raises(ValueError, match="at least one"):
+        BoundedClassifiers.stack([])
+
+
+def test_links() -> None:
+    logits = torch.linspace(-3, 3, 101)
+    clamp, tanh = bound_logits(logits, "clamp"), bound_logits(logits, "tanh")
+    inside = logits.abs() < math.log(2)
+    assert torch.equal(clamp[inside], logits[inside])
+    assert torch.allclose(tanh, math.log(2) * (2 * torch.sigmoid(logits) - 1), atol=1e-6)
+
+
+def test_scale_logits() -> None:
+    classifiers = BoundedClassifiers(2, 2)
+    value = torch.randn(5, 2)
+    before = classifiers.logits(value)
+    classifiers.scale_logits(3.0)
+    assert torch.allclose(classifiers.logits(value), 3 * before, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"num_classifiers": 0}, "num_classifiers must be at least 1"),
+        ({"in_features": 0}, "in_features must be at least 1"),
+        ({"hidden_sizes": ()}, "hidden_sizes must name at least one layer"),
+        ({"hidden_sizes": (0,)}, "hidden_sizes must be at least 1"),
+        ({"activation": "sine"}, "activation must be one of"),
+        ({"link": "none"}, "link must be one of clamp, tanh"),
+        ({"num_frequencies": -1}, "num_frequencies must be at least 0"),
+        ({"frequency_scale": 0.0}, "frequency_scale must be above 0"),
+    ],
+)
+def test_arguments(arguments: dict[str, object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        BoundedClassifiers(**{"num_classifiers": 1, "in_features": 2, **arguments})  # type: ignore[arg-type]
+
+
+def test_repr_shows_no_weights() -> None:
+    assert "hidden_sizes=[25, 25, 25]" in repr(BoundedClassifiers(1, 2))
