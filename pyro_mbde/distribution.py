@@ -1,0 +1,393 @@
+"""The fitted density as a Pyro distribution."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions.util import broadcast_shape
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import message
+from pyro_mbde.base import convert_base, describe_base, enumerate_base, prepare_base, reference_draws
+from pyro_mbde.mollifier import LOG_2, Bounds, LogNormalizer, a_priori_guarantee, tilt_bounds
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.sampling.rejection import RejectionDraws, rejection_sample
+from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
+from pyro_mbde.statistics import BoundedClassifiers
+
+_broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
+_Shape = torch.Size | list[int] | tuple[int, ...]
+
+_FILE_FORMAT = "MollifiedExpFamily"
+_FILE_VERSION = 1
+
+
+class MollifiedExpFamily(TorchDistribution):
+    r"""Exponential family with bounded sufficient statistics over a public base distribution.
+
+    .. math::
+        q(x) = q_0(x) \exp\bigl(f(x) - \phi\bigr), \qquad
+        f(x) = \langle \theta, c(x) \rangle \in [lo, hi], \qquad
+        \phi = \log \mathbb{E}_{Q_0}[e^f],
+
+    with natural parameter :math:`\theta`, sufficient statistics :math:`c_t \in [-\log 2, \log 2]`, base measure
+    :math:`Q_0` and log-normaliser :math:`\phi`. Trainers build it; it behaves as any Pyro distribution: prior,
+    likelihood, in plates, with guides. The networks are copied, frozen and in eval mode; gradients flow to ``value``.
+
+    The tilt f is computed in this order, which keeps the bound for every network: statistics in the network's dtype;
+    then in float64 NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum, clamped to [lo, hi].
+
+    Privacy:
+        Draws (``sample``) carry :attr:`guarantee`. ``log_prob`` values, ``tilt``, ``log_normalizer``,
+        ``acceptance_rate``, the weights and the saved file are as sensitive as the table. ``sample`` uses torch's
+        global generator, as Pyro expects: to hand rows out, use :func:`pyro_mbde.private_draws`, which takes fresh
+        randomness from the operating system.
+
+    Args:
+        base: public Q0 with event shape () or (d,) and empty batch shape; never chosen or scaled by looking at the
+            table. A uniform base becomes a closed box.
+        statistics: module mapping ``(..., d)`` to ``(..., T)``, with d = 1 for a scalar event.
+        natural_params: theta, shape ``(T,)``, finite, and public unless ``bounds`` are given.
+        log_normalizer: phi, as :class:`~pyro_mbde.mollifier.LogNormalizer` or number, in nats.
+        bounds: public interval [lo, hi] of the tilt in nats; defaults to :func:`~pyro_mbde.mollifier.tilt_bounds` of
+            ``natural_params``. Values outside are clamped to it.
+        validate_args: whether ``log_prob`` raises for values outside the support; defaults to Pyro's global setting.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: a shape does not fit, or a number is not finite.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling. Equation 5, Theorem 4.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> base = dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1)
+        >>> class Bump(nn.Module):
+        ...     def forward(self, value):
+        ...         return LOG_2 * (1 - value.square().sum(-1, keepdim=True)).tanh()
+        >>> theta = torch.tensor([0.25 / LOG_2], dtype=torch.float64)
+        >>> q = MollifiedExpFamily(base, Bump(), theta, log_normalizer=-0.05)
+        >>> q
+        MollifiedExpFamily(epsilon=1, rounds=1, base=Normal, event_shape=(2,))
+        >>> q.sample((5,)).shape
+        torch.Size([5, 2])
+        >>> q.guarantee
+        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
+    """
+
+    has_rsample = False
+    arg_constraints = {"natural_params": constraints.real_vector}
+
+    def __init__(
+        self,
+        base: Distribution,
+        statistics: nn.Module,
+        natural_params: Tensor,
+        log_normalizer: LogNormalizer | float,
+        *,
+        bounds: Bounds | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(statistics, nn.Module):
+            raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
+        natural_params = torch.as_tensor(natural_params)
+        if natural_params.dim() != 1 or not len(natural_params):
+            raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
+        self.base_dist = prepare_base(base)
+        self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
+        reference = reference_draws(self.base_dist)[0]
+        # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
+        self.natural_params = natural_params.detach().to(reference.device, torch.float64)
+        self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
+        self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
+        if not isinstance(log_normalizer, LogNormalizer):
+            log_normalizer = LogNormalizer(float(log_normalizer))
+        # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
+        value = min(max(log_normalizer.value, self.bounds.low), self.bounds.high)
+        self.log_normalizer = LogNormalizer(value, log_normalizer.standard_error)
+        # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
+        self._interior = reference
+        super().__init__(torch.Size(), self.base_dist.event_shape, validate_args=validate_args)
+        num_statistics = self._statistics_at(reference.unsqueeze(0)).shape
+        if num_statistics != (1, len(natural_params)):
+            raise ValueError(
+                message(
+                    "statistics",
+                    f"map (1, d) to (1, {len(natural_params)}) as natural_params has",
+                    tuple(num_statistics),
+                )
+            )
+
+    @property
+    def epsilon(self) -> float:
+        """Integral-privacy parameter of one draw, in nats: :attr:`guarantee` ``.epsilon``."""
+        return self.guarantee.epsilon
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of log-densities, and of draws where the base is continuous."""
+        floating = self._interior.is_floating_point()
+        return self._interior.dtype if floating else self.base_dist.log_prob(self._interior).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of draws and log-densities."""
+        return self._interior.device
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Expected acceptance rate of exact draws, exp(phi - hi), in [exp(-R), 1]. Private."""
+        return float(torch.tensor(self.log_normalizer.value - self.bounds.high, dtype=torch.float64).exp())
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """Support of the base, a torch constraint; a closed box where the base is uniform."""
+        return self.base_dist.support
+
+    @property
+    def has_enumerate_support(self) -> bool:  # type: ignore[override]  # a property here, a class attribute in torch
+        """Whether the base is finite and its points can be listed."""
+        return enumerate_base(self.base_dist) is not None
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """Returns all values of a finite base, shape ``(n,) + batch_shape``, or ``(n, 1, ...)`` without ``expand``.
+
+        Raises:
+            NotImplementedError: the base is not finite.
+        """
+        points = enumerate_base(self.base_dist)
+        if points is None:
+            raise NotImplementedError(f"{self!r} has no finite support to enumerate.")
+        points = points.reshape((-1,) + (1,) * len(self.batch_shape))
+        return points.expand((-1, *self.batch_shape)) if expand else points
+
+    def _statistics_at(self, value: Tensor) -> Tensor:
+        """The statistics' raw output, shape ``(..., T)``."""
+        features = value if self.event_shape else value.unsqueeze(-1)
+        statistics: Tensor = self.statistics(features if features.is_floating_point() else features.to(self.dtype))
+        return statistics
+
+    def tilt(self, value: Tensor) -> Tensor:
+        """Returns f = <theta, c(value)>, the log density ratio to the base up to phi.
+
+        Privacy:
+            Not for release.
+
+        Args:
+            value: shape ``(..., *event_shape)``; any floating dtype, converted to the density's.
+
+        Returns:
+            float64 tensor of shape ``(...)`` in [lo, hi], never NaN.
+        """
+        statistics = self._statistics_at(self._convert(value)).double()
+        statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
+        return (statistics * self.natural_params).sum(-1).clamp(self.bounds.low, self.bounds.high)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns the normalised log-density.
+
+        Privacy:
+            Not for release.
+
+        Args:
+            value: shape ``(..., *event_shape)``, broadcastable to the batch shape; any floating dtype, converted to the
+                density's.
+
+        Returns:
+            Tensor of the broadcast batch shape, in the density's dtype; -inf outside the support where validation is
+            off.
+
+        Raises:
+            ValueError: validation is on and a value is NaN or outside the support.
+        """
+        value = self._convert(value)
+        num_event_dims = len(self.event_shape)
+        if value.shape[value.dim() - num_event_dims :] != self.event_shape:
+            raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+        if not value.numel():  # torch's constraints cannot check an empty tensor
+            return value.new_zeros(value.shape[: value.dim() - num_event_dims], dtype=self.dtype)
+        inside = self.support.check(value)
+        if self._validate_args:
+            self._check_values(value, inside)
+        finite = torch.isfinite(value)
+        usable = inside & (finite.all(-1) if num_event_dims else finite)
+        interior = torch.where(usable.unsqueeze(-1) if num_event_dims else usable, value, self._interior)
+        log_ratio = self.tilt(interior) - self.log_normalizer.value
+        log_density = (self.base_dist.log_prob(interior).double() + log_ratio).to(self.dtype)
+        log_density = torch.where(usable, log_density, -torch.inf)
+        return (
+            log_density.expand(_broadcast_shape(log_density.shape, self.batch_shape))
+            if self.batch_shape
+            else log_density
+        )
+
+    def _convert(self, value: Tensor) -> Tensor:
+        """Brings a floating-point value to the dtype of the density."""
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+    def _check_values(self, value: Tensor, inside: Tensor) -> None:
+        try:
+            valid = bool(inside.all())
+        except RuntimeError:  # inside torch.vmap a tensor has no one truth value: -inf will have to do
+            return
+        if not valid:
+            raise ValueError(
+                f"value must be in the support {self.support}, got a value of shape {tuple(value.shape)} with entries "
+                f"outside it or NaN. Build the density with validate_args=False to get -inf there."
+            )
+
+    def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        """Returns exact draws by rejection, from torch's global generator.
+
+        Args:
+            sample_shape: shape of independent draws.
+
+        Returns:
+            Tensor of shape ``sample_shape + batch_shape + event_shape``.
+
+        Raises:
+            RuntimeError: more proposals were needed than :func:`~pyro_mbde.sampling.rejection.rejection_sample` allows.
+        """
+        shape = self._extended_shape(torch.Size(sample_shape))
+        num_draws = shape[: len(shape) - len(self.event_shape)].numel()
+        return self.rejection_draws(num_draws).values.reshape(shape)
+
+    def rejection_draws(self, num_draws: int, *, max_proposals: int | None = None) -> RejectionDraws:
+        """Returns exact draws with the number of proposals they took (which is private).
+
+        Args:
+            num_draws: number of draws.
+            max_proposals: proposals after which to give up.
+
+        Returns:
+            Draws of shape ``(num_draws, *event_shape)`` and the number of proposals.
+
+        Raises:
+            RuntimeError: ``max_proposals`` were used up.
+        """
+        return rejection_sample(
+            self.base_dist,
+            self.tilt,
+            self.bounds,
+            num_draws,
+            acceptance_rate=self.acceptance_rate,
+            max_proposals=max_proposals,
+        )
+
+    def expand(self, batch_shape: _Shape, _instance: Any = None) -> MollifiedExpFamily:
+        """Returns the density over a larger batch shape; this one is left as it is.
+
+        Raises:
+            ValueError: ``batch_shape`` is not one that this batch shape broadcasts to.
+        """
+        batch_shape = torch.Size(batch_shape)
+        try:
+            fits = _broadcast_shape(self.batch_shape, batch_shape) == batch_shape
+        except ValueError:
+            fits = False
+        if not fits:
+            remedy = f"The batch shape is {tuple(self.batch_shape)}."
+            raise ValueError(
+                message("batch_shape", "be one that the batch shape broadcasts to", tuple(batch_shape), remedy)
+            )
+        unannotated: Any = self
+        new: MollifiedExpFamily = unannotated._get_checked_instance(MollifiedExpFamily, _instance)
+        new.__dict__.update(self.__dict__)
+        new._batch_shape = batch_shape
+        return new
+
+    def to(self, target: str | torch.device | torch.dtype) -> MollifiedExpFamily:
+        """Returns the density on another device or in another floating-point type; this one is left as it is.
+
+        Args:
+            target: a device, or ``torch.float32`` or ``torch.float64``.
+
+        Raises:
+            TypeError: ``target`` is neither, or the base cannot be taken apart.
+        """
+        if isinstance(target, torch.dtype):
+            if not target.is_floating_point:
+                raise TypeError(message("target", "be a device or a floating-point dtype", target))
+            base = convert_base(self.base_dist, dtype=target)
+        else:
+            base = convert_base(self.base_dist, device=torch.device(target))
+        new = MollifiedExpFamily(
+            base,
+            copy.deepcopy(self.statistics).to(target),
+            self.natural_params,
+            self.log_normalizer,
+            bounds=self.bounds,
+        )
+        new._validate_args = self._validate_args
+        return new.expand(self.batch_shape)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the density to a file that ``torch.load`` reads with its safe defaults: a plain dict of tensors.
+
+        Privacy:
+            The file is as sensitive as the table. Only its owner may read it.
+
+        Args:
+            path: where to; replaced only once all is written.
+
+        Raises:
+            TypeError: the statistics are not :class:`~pyro_mbde.statistics.BoundedClassifiers`, or the base cannot be
+                taken apart.
+        """
+        if not isinstance(self.statistics, BoundedClassifiers):
+            remedy = "Use BoundedClassifiers, or pickle the density."
+            raise TypeError(
+                message("statistics", "be BoundedClassifiers to be saved", type(self.statistics).__name__, remedy)
+            )
+        content = {
+            "base": describe_base(self.base_dist),
+            "statistics": {"config": self.statistics.config(), "state": dict(self.statistics.state_dict())},
+            "natural_params": self.natural_params,
+            "bounds": list(self.bounds),
+            "log_normalizer": [self.log_normalizer.value, self.log_normalizer.standard_error],
+            "batch_shape": list(self.batch_shape),
+        }
+        write_file(path, _FILE_FORMAT, _FILE_VERSION, content)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], map_location: str | torch.device = "cpu") -> MollifiedExpFamily:
+        """Reads a density that :meth:`save` wrote; runs no code from the file.
+
+        Args:
+            path: the file.
+            map_location: device to put it on.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged, of another kind, or from a later version of the library.
+        """
+        content = read_file(path, _FILE_FORMAT, _FILE_VERSION, map_location)
+        try:
+            density = cls(
+                decode(content["base"]),
+                BoundedClassifiers.from_state(**content["statistics"]),
+                content["natural_params"],
+                LogNormalizer(*content["log_normalizer"]),
+                bounds=Bounds(*content["bounds"]),
+            )
+            return density.expand(torch.Size(content["batch_shape"]))
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise damaged_file(path, _FILE_FORMAT) from error
+
+    def __repr__(self) -> str:
+        """Shows public facts alone."""
+        base: Any = self.base_dist
+        while isinstance(base, torch.distributions.Independent):
+            base = base.base_dist
+        name = type(base).__name__.removeprefix("Closed")
+        batch = f", batch_shape={tuple(self.batch_shape)}" if self.batch_shape else ""
+        return (
+            f"MollifiedExpFamily(epsilon={self.epsilon:.6g}, rounds={len(self.natural_params)}, base={name}, "
+            f"event_shape={tuple(self.event_shape)}{batch})"
+        )

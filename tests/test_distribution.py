@@ -1,0 +1,433 @@
+"""Generic checks of the distribution, on one density of each kind of base."""
+
+from __future__ import annotations
+
+import copy
+import math
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, CONTINUOUS, DISCRETE, make_density, normal
+from torch import nn
+
+from pyro_mbde import BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFamily, run_mcmc
+from pyro_mbde.mollifier import LOG_2
+
+
+@pytest.fixture(params=sorted(BASES))
+def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
+    return make_density(BASES[request.param]())
+
+
+@pytest.fixture
+def plane() -> MollifiedExpFamily:
+    """A density over the standard normal in the plane."""
+    return make_density(normal(2))
+
+
+class TestShapes:
+    @pytest.mark.parametrize("sample_shape", [(), (4,), (2, 3), (0,)])
+    def test_sample_and_log_prob(self, density: MollifiedExpFamily, sample_shape: tuple[int, ...]) -> None:
+        value = density.sample(torch.Size(sample_shape))
+        assert value.shape == density.shape(torch.Size(sample_shape))
+        log_prob = density.log_prob(value)
+        assert log_prob.shape == sample_shape
+        assert bool(torch.isfinite(log_prob).all())
+        assert log_prob.dtype == density.dtype
+
+    @pytest.mark.parametrize("sample_shape", [(), (4,)])
+    def test_expanded(self, density: MollifiedExpFamily, sample_shape: tuple[int, ...]) -> None:
+        expanded = density.expand([5, 3])
+        value = expanded.sample(torch.Size(sample_shape))
+        assert value.shape == (*sample_shape, 5, 3, *density.event_shape)
+        assert expanded.log_prob(value).shape == (*sample_shape, 5, 3)
+        # one value broadcasts over the batch
+        assert expanded.log_prob(density.sample()).shape == (5, 3)
+
+    def test_second_expand_leaves_the_first_alone(self, density: MollifiedExpFamily) -> None:
+        first = density.expand([3])
+        second = first.expand([5, 3])
+        assert type(first) is type(second) is MollifiedExpFamily
+        assert (density.batch_shape, first.batch_shape, second.batch_shape) == ((), (3,), (5, 3))
+
+    @pytest.mark.parametrize(("first", "second"), [((3,), (4,)), ((3,), (3, 2)), ((2, 3), (3,))])
+    def test_incompatible_expand_raises(
+        self, plane: MollifiedExpFamily, first: tuple[int, ...], second: tuple[int, ...]
+    ) -> None:
+        expanded = plane.expand(first)
+        with pytest.raises(ValueError, match="batch_shape must be one that the batch shape broadcasts to"):
+            expanded.expand(second)
+        assert expanded.batch_shape == first
+
+    def test_expand_by_is_ours(self, plane: MollifiedExpFamily) -> None:
+        assert type(plane.expand_by([4])) is MollifiedExpFamily
+
+    def test_wrong_event_width(self, plane: MollifiedExpFamily) -> None:
+        with pytest.raises(ValueError, match="value must have shape"):
+            plane.log_prob(torch.zeros(5, 3))
+
+    def test_repr_shows_public_facts(self, plane: MollifiedExpFamily) -> None:
+        assert repr(plane) == "MollifiedExpFamily(epsilon=1, rounds=3, base=Normal, event_shape=(2,))"
+        assert "batch_shape=(4,)" in repr(plane.expand([4]))
+
+
+class TestNormalisation:
+    @pytest.mark.parametrize("name", sorted(set(CONTINUOUS) - {"normal-10d", "expanded", "dirichlet"}))
+    def test_integral_is_one(self, name: str) -> None:
+        # Under the base, E[q/q0] = 1: an average over independent draws, gated on its own standard error.
+        density = make_density(BASES[name](), num_draws=2**16)
+        value = density.base_dist.sample((200_000,))
+        ratio = (density.log_prob(value) - density.base_dist.log_prob(value)).double().exp()
+        error = float(ratio.std() / math.sqrt(len(ratio))) + density.log_normalizer.standard_error
+        assert abs(float(ratio.mean()) - 1) < 5 * error + 1e-6
+
+    @pytest.mark.parametrize("name", ["categorical", "bernoulli"])
+    def test_finite_base_sums_to_one_exactly(self, name: str) -> None:
+        density = make_density(BASES[name]())
+        assert density.log_normalizer.standard_error == 0
+        total = density.log_prob(density.enumerate_support()).double().exp().sum()
+        assert abs(float(total) - 1) < 1e-6
+
+    def test_quadrature_on_a_line(self) -> None:
+        density = make_density(dist.Normal(0.5, 2.0), epsilon=5.0, num_draws=2**16).to(torch.float64)
+        grid = torch.linspace(-20, 21, 400_001, dtype=torch.float64)
+        total = torch.trapezoid(density.log_prob(grid).exp(), grid)
+        assert abs(float(total) - 1) < 5 * density.log_normalizer.standard_error + 1e-6
+
+    def test_estimate_outside_the_bounds_is_held_to_them(self) -> None:
+        classifiers = BoundedClassifiers(1, 2)
+        density = MollifiedExpFamily(normal(2), classifiers, torch.tensor([0.5]), LogNormalizer(40.0, 1.0))
+        assert density.log_normalizer == LogNormalizer(density.bounds.high, 1.0)
+
+
+class TestSupport:
+    @pytest.mark.parametrize(
+        ("name", "outside"),
+        [
+            ("uniform-scalar", 3.1),
+            ("uniform-scalar", -1.1),
+            ("exponential", -1.0),
+            ("gamma", -1.0),
+            ("log-normal", -1.0),
+            ("logit-normal", 1.5),
+            ("poisson", -1.0),
+            ("poisson", 1.5),
+            ("categorical", 7.0),
+        ],
+    )
+    def test_outside(self, name: str, outside: float) -> None:
+        density = make_density(BASES[name]())
+        with pytest.raises(ValueError, match="value must be in the support"):
+            density.log_prob(torch.tensor(outside))
+        density._validate_args = False
+        value = torch.tensor([outside, float(density.sample())], requires_grad=True)
+        log_prob = density.log_prob(value)
+        assert log_prob[0] == -math.inf
+        assert torch.isfinite(log_prob[1])
+        gradient = torch.autograd.grad(log_prob[1], value)[0]
+        assert bool(torch.isfinite(gradient).all())
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_not_finite(self, density: MollifiedExpFamily, bad: float) -> None:
+        value = density.sample((3,)).to(density.dtype)
+        value.view(3, -1)[1, 0] = bad
+        if math.isnan(bad):
+            with pytest.raises(ValueError, match="value must be in the support"):
+                density.log_prob(value)
+        unchecked = density.expand(())
+        unchecked._validate_args = False
+        log_prob = unchecked.log_prob(value)
+        assert log_prob[1] == -math.inf
+        assert bool(torch.isfinite(log_prob[[0, 2]]).all())
+
+    @pytest.mark.parametrize("name", ["uniform-scalar", "uniform-box"])
+    def test_box_is_closed(self, name: str) -> None:
+        density = make_density(BASES[name]())
+        base = BASES[name]()
+        inner = base.base_dist if density.event_shape else base
+        for corner in (inner.low, inner.high):
+            assert torch.isfinite(density.log_prob(corner))
+        beyond = torch.nextafter(inner.high, torch.tensor(math.inf))
+        with pytest.raises(ValueError, match="support"):
+            density.log_prob(beyond)
+
+    def test_support_is_that_of_the_base(self, density: MollifiedExpFamily) -> None:
+        value = density.base_dist.sample((100,))
+        assert bool(density.support.check(value).all())
+
+    @pytest.mark.parametrize("name", ["categorical", "bernoulli"])
+    def test_enumerate(self, name: str) -> None:
+        density = make_density(BASES[name]())
+        assert density.has_enumerate_support
+        expanded = density.expand([2, 3])
+        assert expanded.enumerate_support().shape[1:] == (2, 3)
+        assert expanded.enumerate_support(expand=False).shape[1:] == (1, 1)
+
+    def test_no_enumeration(self, plane: MollifiedExpFamily) -> None:
+        assert not plane.has_enumerate_support
+        with pytest.raises(NotImplementedError, match="no finite support"):
+            plane.enumerate_support()
+
+
+class TestDtype:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_inputs_follow(self, density: MollifiedExpFamily, dtype: torch.dtype) -> None:
+        converted = density.to(dtype)
+        value = density.sample((5,))
+        for value_dtype in (torch.float32, torch.float64):
+            given = value.to(value_dtype) if value.is_floating_point() else value
+            log_prob = converted.log_prob(given)
+            assert log_prob.dtype == converted.dtype == dtype
+            assert torch.allclose(log_prob.double(), density.log_prob(value).double(), atol=1e-4)
+        assert converted.sample().dtype == (dtype if value.is_floating_point() else value.dtype)
+
+    def test_to_leaves_the_original_alone(self, plane: MollifiedExpFamily) -> None:
+        expanded = plane.expand([3])
+        converted = expanded.to(torch.float64)
+        assert converted.batch_shape == (3,)
+        assert plane.dtype == expanded.dtype == torch.float32
+        assert next(plane.statistics.parameters()).dtype == torch.float32
+
+    def test_to_device_by_name(self, plane: MollifiedExpFamily) -> None:
+        value = plane.sample((3,))
+        assert torch.equal(plane.to("cpu").log_prob(value), plane.log_prob(value))
+
+    def test_to_keeps_validation(self, plane: MollifiedExpFamily) -> None:
+        plane._validate_args = False
+        assert plane.to(torch.float64)._validate_args is False
+
+    def test_to_rejects_integers(self, plane: MollifiedExpFamily) -> None:
+        with pytest.raises(TypeError, match="floating-point dtype"):
+            plane.to(torch.int64)
+
+
+class TestDerivatives:
+    @pytest.mark.parametrize("name", sorted(set(CONTINUOUS) - {"dirichlet"}))  # a simplex has no free coordinate
+    def test_gradient_matches_differences(self, name: str) -> None:
+        density = make_density(BASES[name](), link="tanh").to(torch.float64)
+        value = density.sample((20,)).requires_grad_()
+        gradient = torch.autograd.grad(density.log_prob(value).sum(), value)[0]
+        step = 1e-5
+        direction = torch.randn_like(value)
+        ahead = density.log_prob(value.detach() + step * direction)
+        behind = density.log_prob(value.detach() - step * direction)
+        slope = (gradient * direction).reshape(20, -1).sum(-1)
+        numeric = (ahead - behind) / (2 * step)
+        assert torch.allclose(slope, numeric, atol=1e-4, rtol=1e-3)
+
+    def test_weights_are_frozen(self, plane: MollifiedExpFamily) -> None:
+        assert not any(parameter.requires_grad for parameter in plane.statistics.parameters())
+        assert not plane.statistics.training
+
+    def test_the_given_module_is_left_alone(self) -> None:
+        module = BoundedClassifiers(1, 2)
+        MollifiedExpFamily(normal(2), module, torch.tensor([0.1]), 0.0)
+        assert module.training
+        assert all(parameter.requires_grad for parameter in module.parameters())
+
+    def test_vmap(self, density: MollifiedExpFamily) -> None:
+        value = density.sample((6,))
+        assert torch.allclose(torch.vmap(density.log_prob)(value), density.log_prob(value), atol=1e-5)
+
+    def test_grad_and_hessian(self) -> None:
+        density = make_density(normal(2), link="tanh").to(torch.float64)
+        value = torch.tensor([0.3, -0.7], dtype=torch.float64)
+        gradient = torch.func.grad(density.log_prob)(value)
+        hessian = torch.func.hessian(density.log_prob)(value)
+        assert hessian.shape == (2, 2)
+        step = torch.tensor([1e-5, 0.0], dtype=torch.float64)
+        numeric = (torch.func.grad(density.log_prob)(value + step) - gradient) / 1e-5
+        assert torch.allclose(hessian[0], numeric, atol=1e-3)
+        assert torch.allclose(hessian, torch.autograd.functional.hessian(density.log_prob, value))
+        assert torch.vmap(torch.func.grad(density.log_prob))(torch.randn(5, 2).double()).shape == (5, 2)
+
+
+def _log_prob_elsewhere(density: MollifiedExpFamily, value: torch.Tensor) -> torch.Tensor:
+    torch.set_num_threads(1)
+    return density.log_prob(value)
+
+
+class TestCopies:
+    def test_pickle_and_deepcopy(self, density: MollifiedExpFamily) -> None:
+        value = density.sample((9,))
+        log_prob = density.log_prob(value)
+        assert torch.equal(pickle.loads(pickle.dumps(density)).log_prob(value), log_prob)
+        assert torch.equal(copy.deepcopy(density).log_prob(value), log_prob)
+
+    def test_after_nuts_and_in_a_spawned_process(self, plane: MollifiedExpFamily) -> None:
+        value = plane.sample((9,))
+        log_prob = plane.log_prob(value)
+        run_mcmc(plane, "nuts", num_samples=5, warmup_steps=5, num_chains=1, progress=False)
+        assert torch.equal(pickle.loads(pickle.dumps(plane)).log_prob(value), log_prob)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            elsewhere = pool.apply(_log_prob_elsewhere, (plane, value))
+        assert torch.equal(elsewhere, log_prob)
+
+    def test_save_and_load(self, density: MollifiedExpFamily, tmp_path: Path) -> None:
+        path = tmp_path / "density.pt"
+        density = density.expand([2])
+        density.save(path)
+        loaded = MollifiedExpFamily.load(path)
+        value = density.sample((9,))
+        assert torch.equal(loaded.log_prob(value), density.log_prob(value))
+        assert loaded.guarantee == density.guarantee
+        assert loaded.log_normalizer == density.log_normalizer
+        assert loaded.batch_shape == (2,)
+        torch.load(path)  # the safe defaults accept it
+
+    def test_loading_leaves_the_generator_alone(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        plane.save(tmp_path / "density.pt")
+        state = torch.get_rng_state()
+        MollifiedExpFamily.load(tmp_path / "density.pt")
+        copy.deepcopy(plane).to(torch.float64)
+        assert torch.equal(torch.get_rng_state(), state)
+
+    def test_file_is_for_its_owner_alone(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        plane.save(tmp_path / "density.pt")
+        assert (tmp_path / "density.pt").stat().st_mode & 0o077 == 0
+
+    def test_failed_save_keeps_the_old_file(
+        self, plane: MollifiedExpFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "density.pt"
+        plane.save(path)
+        before = path.read_bytes()
+
+        def fail(content: object, file: object) -> None:
+            file.write(b"half")  # type: ignore[attr-defined]
+            raise OSError("No space left on device")
+
+        monkeypatch.setattr(torch, "save", fail)
+        with pytest.raises(OSError, match="No space"):
+            plane.save(path)
+        assert path.read_bytes() == before
+        assert [item.name for item in tmp_path.iterdir()] == ["density.pt"]
+
+    def test_own_modules_cannot_be_saved(self, tmp_path: Path) -> None:
+        density = MollifiedExpFamily(normal(2), nn.Linear(2, 1), torch.tensor([0.1]), 0.0)
+        with pytest.raises(TypeError, match="pickle the density"):
+            density.save(tmp_path / "density.pt")
+
+    def test_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            MollifiedExpFamily.load(tmp_path / "none.pt")
+
+    def test_damaged_files_give_one_error(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        path = tmp_path / "density.pt"
+        plane.save(path)
+        whole = path.read_bytes()
+        damaged = [b"", b"not a file of ours", whole[: len(whole) // 2], whole[100:], bytes(1000)]
+        torch.save({"format": "other"}, path)
+        damaged.append(path.read_bytes())
+        torch.save([1, 2], path)
+        damaged.append(path.read_bytes())
+        damaged.append(pickle.dumps({"format": "pyro_mbde.MollifiedExpFamily"}))
+        for content in damaged:
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match="path must name an undamaged file"):
+                MollifiedExpFamily.load(path)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"natural_params": torch.tensor([[1.0]])},
+            {"base": {"distribution": "pyro.sample", "arguments": {}}},
+            {"base": {"distribution": "os.system", "arguments": {}}},
+            {"base": {"distribution": "pyro.Normal", "arguments": {"nothing": 1.0}}},
+            {"base": 3},
+            {"bounds": [1.0, 2.0]},
+            {"bounds": [float("nan"), 2.0]},
+            {"log_normalizer": [float("nan"), 0.0]},
+            {"statistics": {"config": {}, "state": {}}},
+        ],
+    )
+    def test_changed_content(self, plane: MollifiedExpFamily, tmp_path: Path, change: dict[str, object]) -> None:
+        path = tmp_path / "density.pt"
+        plane.save(path)
+        torch.save({**torch.load(path), **change}, path)
+        with pytest.raises(ValueError, match="path must name an undamaged file"):
+            MollifiedExpFamily.load(path)
+
+    def test_later_version(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        path = tmp_path / "density.pt"
+        plane.save(path)
+        torch.save({**torch.load(path), "version": 99}, path)
+        with pytest.raises(ValueError, match="version must be 1, got file version=99. Update pyro_mbde"):
+            MollifiedExpFamily.load(path)
+
+
+class TestConstruction:
+    @pytest.mark.parametrize(
+        ("base", "error", "match"),
+        [
+            (3, TypeError, "base must be a Pyro or torch distribution"),
+            (dist.Normal(torch.zeros(2), torch.ones(2)), ValueError, r"base.to_event\(1\)"),
+            (dist.Normal(torch.zeros(2, 2), torch.ones(2, 2)).to_event(2), ValueError, "event shape"),
+        ],
+    )
+    def test_base(self, base: object, error: type[Exception], match: str) -> None:
+        with pytest.raises(error, match=match):
+            MollifiedExpFamily(base, BoundedClassifiers(1, 2), torch.tensor([0.1]), 0.0)  # type: ignore[arg-type]
+
+    def test_statistics(self) -> None:
+        with pytest.raises(TypeError, match="statistics must be a torch.nn.Module"):
+            MollifiedExpFamily(normal(2), torch.sin, torch.tensor([0.1]), 0.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"statistics must map \(1, d\) to \(1, 2\)"):
+            MollifiedExpFamily(normal(2), BoundedClassifiers(1, 2), torch.tensor([0.1, 0.2]), 0.0)
+
+    @pytest.mark.parametrize("params", [torch.tensor(0.1), torch.ones(1, 1), torch.ones(0)])
+    def test_natural_params_shape(self, params: torch.Tensor) -> None:
+        with pytest.raises(ValueError, match=r"natural_params must have shape \(T,\)"):
+            MollifiedExpFamily(normal(2), BoundedClassifiers(1, 2), params, 0.0)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_not_finite(self, bad: float) -> None:
+        with pytest.raises(ValueError, match="natural_params must be finite"):
+            MollifiedExpFamily(normal(2), BoundedClassifiers(1, 2), torch.tensor([bad]), 0.0)
+        with pytest.raises(ValueError, match="log_normalizer must be finite"):
+            MollifiedExpFamily(normal(2), BoundedClassifiers(1, 2), torch.tensor([0.1]), bad)
+
+    def test_public_bounds_clamp_the_tilt(self) -> None:
+        bounds = Bounds(-0.1, 0.3)
+        statistics = nn.Linear(2, 1, bias=False)
+        density = MollifiedExpFamily(normal(2), statistics, torch.tensor([50.0]), 0.0, bounds=bounds)
+        tilt = density.tilt(torch.randn(1000, 2))
+        assert float(tilt.min()) == -0.1
+        assert float(tilt.max()) == 0.3
+        assert density.guarantee.epsilon == pytest.approx(0.8)
+
+    def test_a_base_of_the_users_own(self) -> None:
+        class Own(dist.Normal):
+            """Not one of Pyro's classes."""
+
+        density = make_density(Own(0.0, 1.0))
+        assert density.log_prob(density.sample((3,))).shape == (3,)
+        with pytest.raises(TypeError, match="must be built from pyro.distributions"):
+            density.to(torch.float64)
+
+    def test_import_adds_one_name_to_pyro_and_changes_nothing_else(self) -> None:
+        script = """
+import torch, pyro, pyro.distributions as dist, random, numpy
+names, state, threads = set(dir(dist)), torch.get_rng_state(), torch.get_num_threads()
+validate = torch.distributions.Distribution._validate_args
+registry = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
+import pyro_mbde
+assert set(dir(dist)) - names == {"MollifiedExpFamily"}
+assert dist.MollifiedExpFamily is pyro_mbde.MollifiedExpFamily
+assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
+assert torch.distributions.Distribution._validate_args == validate
+assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == registry
+"""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+    def test_discrete_names_are_among_the_bases(self) -> None:
+        assert DISCRETE < set(BASES)
+        assert LOG_2 < 0.6931471805599454
+        assert pyro.distributions.MollifiedExpFamily is MollifiedExpFamily

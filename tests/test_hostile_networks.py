@@ -1,0 +1,154 @@
+"""The guarantee against networks that try to break it: huge, infinite and NaN outputs, on and off the support."""
+
+from __future__ import annotations
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import normal
+from torch import Tensor, nn
+
+from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
+from pyro_mbde.mollifier import estimate_log_normalizer, paper_natural_params, spending_natural_params, tilt_bounds
+from pyro_mbde.statistics import LINKS, bound_logits, log_2_below
+
+EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]
+
+
+class Constant(nn.Module):
+    """Answers the same outputs everywhere."""
+
+    def __init__(self, *outputs: float) -> None:
+        super().__init__()
+        self.register_buffer("outputs", torch.tensor(outputs))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.outputs.expand(*value.shape[:-1], -1)
+
+
+class Checkerboard(nn.Module):
+    """Alternates between two outputs, the worst case for the log-ratio."""
+
+    def __init__(self, even: float, odd: float, num_statistics: int) -> None:
+        super().__init__()
+        self.register_buffer("pair", torch.tensor([even, odd]))
+        self.num_statistics = num_statistics
+
+    def forward(self, value: Tensor) -> Tensor:
+        cell = torch.nan_to_num(value.sum(-1, keepdim=True) * 3).floor().remainder(2).long()
+        return self.pair[cell].expand(*value.shape[:-1], self.num_statistics)
+
+
+BAD_OUTPUTS = [1e30, -1e30, math.nan, math.inf, -math.inf]
+
+
+@pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+def build(statistics: nn.Module, natural_params: Tensor, base: dist.TorchDistribution) -> MollifiedExpFamily:
+    raw = MollifiedExpFamily(base, statistics, natural_params, 0.0)
+    log_normalizer = estimate_log_normalizer(raw.tilt, raw.base_dist, tilt_bounds(natural_params), num_draws=2**12)
+    return MollifiedExpFamily(base, statistics, natural_params, log_normalizer)
+
+
+def check(density: MollifiedExpFamily, epsilon: float, value: Tensor) -> None:
+    """|f| <= B, |log q - log q0| <= eps/2, no NaN; the log-ratio is taken in float64, where the draws are decided."""
+    tilt = density.tilt(value)
+    assert tilt.dtype == torch.float64
+    assert not bool(torch.isnan(tilt).any())
+    assert float(tilt.abs().max()) <= density.bounds.high
+    log_ratio = tilt - density.log_normalizer.value
+    assert float(log_ratio.abs().max()) <= epsilon / 2
+    assert density.guarantee.epsilon <= epsilon
+    # in the density's own dtype, rounding of log q0 and log q comes on top
+    log_q, log_q0 = density.log_prob(value), density.base_dist.log_prob(value)
+    assert not bool(torch.isnan(log_q).any())
+    rounding = 4 * torch.finfo(density.dtype).eps * (log_q0.abs().max() + 1)
+    assert float((log_q - log_q0).abs().max()) <= epsilon / 2 + float(rounding)
+
+
+@pytest.mark.parametrize("output", BAD_OUTPUTS)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("schedule", [spending_natural_params, paper_natural_params])
+def test_constant_networks(output: float, epsilon: float, schedule: object, dtype: torch.dtype) -> None:
+    params = schedule(epsilon, 3)  # type: ignore[operator]
+    density = build(Constant(output, -output, output), params, normal(2)).to(dtype)
+    check(density, epsilon, torch.cat([torch.randn(500, 2), 1e3 * torch.randn(100, 2), torch.zeros(1, 2)]))
+
+
+@pytest.mark.parametrize("even", BAD_OUTPUTS)
+@pytest.mark.parametrize("odd", BAD_OUTPUTS)
+@pytest.mark.parametrize("epsilon", [1e-6, 1.0, 5.0])
+def test_alternating_networks(even: float, odd: float, epsilon: float, dtype: torch.dtype) -> None:
+    density = build(Checkerboard(even, odd, 3), spending_natural_params(epsilon, 3), normal(2)).to(dtype)
+    check(density, epsilon, torch.randn(2000, 2))
+
+
+@pytest.mark.parametrize("output", BAD_OUTPUTS)
+def test_off_the_support(output: float, dtype: torch.dtype) -> None:
+    box = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
+    density = build(Constant(output), spending_natural_params(1.0, 1), box).to(dtype)
+    density._validate_args = False
+    outside = torch.tensor([[2.0, 0.5], [math.nan, 0.5], [math.inf, 0.5], [-math.inf, math.nan], [1e30, 1e30]])
+    assert bool((density.log_prob(outside) == -math.inf).all())
+    assert not bool(torch.isnan(density.tilt(outside)).any())
+    check(density, 1.0, torch.rand(100, 2))
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("fill", [1e30, -1e30, math.nan, math.inf, -math.inf])
+def test_classifiers_with_hostile_weights(link: str, fill: float, dtype: torch.dtype) -> None:
+    classifiers = BoundedClassifiers(3, 2, link=link, num_frequencies=4).to(dtype)
+    with torch.no_grad():
+        for parameter in classifiers.parameters():
+            parameter.fill_(fill)
+            parameter[..., ::2] *= -1
+    statistics = classifiers(torch.randn(200, 2, dtype=dtype))
+    assert not bool(torch.isnan(statistics).any())
+    assert bool((statistics.double().abs() <= math.log(2)).all())
+    density = build(classifiers, spending_natural_params(1.0, 3), normal(2)).to(dtype)
+    check(density, 1.0, torch.randn(200, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("link", LINKS)
+def test_the_bound_holds_in_the_dtype_it_is_computed_in(dtype: torch.dtype, link: str) -> None:
+    logits = torch.tensor([-math.inf, -1e4, -0.7, -1e-3, 0.0, 0.6931472, 1.0, 88.0, math.inf, math.nan]).to(dtype)
+    statistics = bound_logits(logits, link)
+    assert statistics.dtype == dtype
+    # compared as exact rationals: float64 holds every value of the narrower types, and math.log(2) is below log 2
+    assert all(abs(value) <= math.log(2) for value in statistics.double().tolist())
+    assert (
+        log_2_below(dtype)
+        <= math.log(2)
+        < float(torch.nextafter(torch.tensor(log_2_below(dtype), dtype=dtype), torch.tensor(1.0, dtype=dtype)))
+        or dtype == torch.float64
+    )
+
+
+def test_two_tables_at_once() -> None:
+    """The log-ratio of two hostile densities comes close to epsilon and never passes it."""
+    epsilon = 1.0
+    params = spending_natural_params(epsilon, 3)
+    base = normal(1)
+
+    class Step(nn.Module):
+        """+ on a far half-line, - on the rest: phi is then near its lower end."""
+
+        def __init__(self, sign: float) -> None:
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, value: Tensor) -> Tensor:
+            return (torch.where(value > 3.5, self.sign, -self.sign) * 1e30).expand(*value.shape[:-1], 3)
+
+    q, q_other = (build(Step(sign), params, base) for sign in (1.0, -1.0))
+    value = torch.linspace(-6, 6, 2001).unsqueeze(-1)
+    log_ratio = (q.tilt(value) - q.log_normalizer.value) - (q_other.tilt(value) - q_other.log_normalizer.value)
+    assert float(log_ratio.abs().max()) <= epsilon
+    assert float(log_ratio.abs().max()) > 0.99 * epsilon
+    assert float(log_ratio.max() - log_ratio.min()) <= q.guarantee.log_ratio_range
