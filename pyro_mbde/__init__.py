@@ -1,0 +1,37 @@
+"""Integrally private sampling for Pyro.
+
+Fits a boosted density to a sensitive table, makes it a Pyro distribution and draws from it exactly, with a guarantee
+that protects every group of any size.
+"""
+
+import pyro.distributions
+
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.mollifier import Bounds, LogNormalizer
+from pyro_mbde.privacy.accounting import compose
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.sampling.mcmc import Chains, run_mcmc
+from pyro_mbde.sampling.private import private_draws
+from pyro_mbde.statistics import BoundedClassifiers
+from pyro_mbde.training.mbde import MBDE, RoundRecord
+from pyro_mbde.training.weak_learner import WeakLearner
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "MBDE",
+    "BoundedClassifiers",
+    "Bounds",
+    "Chains",
+    "Guarantee",
+    "LogNormalizer",
+    "MollifiedExpFamily",
+    "RoundRecord",
+    "WeakLearner",
+    "compose",
+    "private_draws",
+    "run_mcmc",
+]
+
+# Where a Pyro user looks for a distribution. Nothing else outside this package is changed.
+setattr(pyro.distributions, "MollifiedExpFamily", MollifiedExpFamily)  # noqa: B010  # mypy knows no such attribute

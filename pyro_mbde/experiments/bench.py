@@ -1,0 +1,122 @@
+"""Measurements: what a fit gains, how long it takes, how fast draws come. Ratios and medians of one run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pyro
+import torch
+from pyro.infer import MCMC
+from pyro.infer.mcmc.rwkernel import RandomWalkKernel
+from tqdm import tqdm
+
+from pyro_mbde._runtime import single_thread
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.experiments.problems import PROBLEMS, ring_tight
+from pyro_mbde.metrics import kl_gain
+from pyro_mbde.sampling.mcmc import import_arviz
+from pyro_mbde.training.mbde import MBDE
+
+_MCMC: Any = MCMC  # Pyro leaves it unannotated
+SYSTEMS: dict[str, Callable[..., MBDE]] = {"default": MBDE, "paper": MBDE.paper}
+
+
+@click.group()
+def main() -> None:
+    """Measure the library on the paper's problems."""
+
+
+@main.command()
+@click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), default=tuple(SYSTEMS))
+@click.option(
+    "--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), default=("ring-tight", "mixture-1d")
+)
+@click.option("--epsilon", "epsilons", multiple=True, type=float, default=(0.25, 1.0, 5.0), show_default=True)
+@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds.")
+def gain(systems: tuple[str, ...], names: tuple[str, ...], epsilons: tuple[float, ...], seeds: int) -> None:
+    """KL(P, Q0) - KL(P, Q) in nats, by quadrature; 10,000 rows, T = 3."""
+    total = len(systems) * len(names) * len(epsilons) * seeds
+    with tqdm(total=total, desc="fits", unit="fit") as bar:
+        bar.write(f"{'problem':<12}{'epsilon':>8}  {'system':<9}{'median':>8}{'worst':>8}{'best':>8}{'seconds':>9}")
+        for name in names:
+            problem = PROBLEMS[name]()
+            for epsilon in epsilons:
+                for system in systems:
+                    gains, seconds = [], []
+                    for seed in range(seeds):
+                        start = time.perf_counter()
+                        density = SYSTEMS[system](problem.base, epsilon, seed=seed, progress=False).fit(problem.target)
+                        seconds.append(time.perf_counter() - start)
+                        gains.append(kl_gain(problem.target, problem.base, density, problem.box))
+                        bar.update()
+                    bar.write(
+                        f"{name:<12}{epsilon:>8g}  {system:<9}{statistics.median(gains):>8.4f}{min(gains):>8.4f}"
+                        f"{max(gains):>8.4f}{statistics.median(seconds):>9.2f}"
+                    )
+
+
+@main.command()
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+def fit(repeats: int) -> None:
+    """Time of the default fit against the paper's on ring-tight, epsilon 1, one thread each."""
+    problem = ring_tight()
+    rows = problem.target.sample((10_000,))
+    seconds: dict[str, list[float]] = {system: [] for system in SYSTEMS}
+    with single_thread():
+        for seed in tqdm(range(repeats), desc="pairs of fits"):
+            for system, trainer in SYSTEMS.items():
+                start = time.perf_counter()
+                trainer(problem.base, 1.0, seed=seed, progress=False).fit(rows)
+                seconds[system].append(time.perf_counter() - start)
+    default, paper = (statistics.median(seconds[system]) for system in ("default", "paper"))
+    ratios = [b / a for a, b in zip(seconds["default"], seconds["paper"], strict=True)]
+    click.echo(
+        f"default {default:.2f} s, paper {paper:.2f} s, ratio {statistics.median(ratios):.1f} (medians of {repeats})"
+    )
+
+
+@main.command()
+@click.option("--num-draws", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+def draws(num_draws: int, repeats: int) -> None:
+    """Effective draws per second: exact rejection against Pyro's stock random walk, epsilon 1, T = 3, d = 2."""
+    problem = ring_tight()
+    density = MBDE(problem.base, 1.0, seed=0).fit(problem.target)
+    exact: list[float] = []
+    walk: list[float] = []
+    with single_thread():
+        density.sample(torch.Size([num_draws]))  # the first call pays for lazy imports
+        for _ in tqdm(range(repeats), desc="pairs of runs"):
+            start = time.perf_counter()
+            density.sample(torch.Size([num_draws]))
+            exact.append(num_draws / (time.perf_counter() - start))
+            walk.append(_stock_random_walk(density, num_draws))
+    ratios = [a / b for a, b in zip(exact, walk, strict=True)]
+    click.echo(
+        f"exact {statistics.median(exact):,.0f} draws/s, stock random walk {statistics.median(walk):,.2f} effective "
+        f"draws/s, ratio {statistics.median(ratios):,.0f} (medians of {repeats})"
+    )
+
+
+def _stock_random_walk(density: MollifiedExpFamily, num_samples: int) -> float:
+    """Effective draws per second, in the worst coordinate, of Pyro's own kernel called as its documentation does."""
+
+    def model() -> torch.Tensor:
+        return pyro.sample("x", density)
+
+    mcmc = _MCMC(RandomWalkKernel(model), num_samples=num_samples, warmup_steps=1000, disable_progbar=True)
+    start = time.perf_counter()
+    mcmc.run()
+    seconds = time.perf_counter() - start
+    chain = mcmc.get_samples(group_by_chain=True)["x"]
+    arviz: Any = import_arviz()
+    ess = min(float(arviz.ess(chain[..., index].numpy())) for index in range(chain.shape[-1]))
+    return ess / seconds
+
+
+if __name__ == "__main__":
+    main()

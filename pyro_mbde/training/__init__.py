@@ -1,0 +1,1 @@
+"""Fitting a density to a table."""

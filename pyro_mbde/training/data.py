@@ -1,0 +1,112 @@
+"""The table as a tensor of rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.utils.data import DataLoader, Dataset
+
+from pyro_mbde._runtime import message
+from pyro_mbde.base import reference_draws
+
+
+def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+    """Returns the table as rows that fit the base, on its device and in its dtype.
+
+    Args:
+        data: tensor or array of shape ``(n, *event_shape)``; DataFrame or Series of numbers; Dataset or DataLoader of
+            rows (or of tuples that start with them); or a Distribution to draw rows from.
+        base: the public base distribution.
+        num_samples: rows to draw where ``data`` is a distribution.
+
+    Returns:
+        Tensor of shape ``(n, *event_shape)``.
+
+    Raises:
+        TypeError: ``data`` is of no such kind, or does not hold floating-point numbers (integers fit a discrete base
+            and DataFrames alone).
+        ValueError: it has the wrong shape, fewer than two rows, or values that are NaN or infinite. No message tells a
+            value of the table, or how many are wrong.
+    """
+    if isinstance(data, Distribution):
+        with torch.no_grad():
+            rows = data.sample(torch.Size([num_samples]))
+    elif isinstance(data, pd.DataFrame | pd.Series):
+        rows = _frame_rows(data)
+    elif isinstance(data, DataLoader | Dataset):
+        rows = _stream_rows(data)
+    else:
+        rows = _array_rows(data)
+    support: Any = base.support
+    if rows.is_complex() or rows.dtype == torch.bool:
+        raise TypeError(message("data", "hold real numbers", rows.dtype))
+    if not rows.is_floating_point() and not support.is_discrete:
+        remedy = "Convert counts on purpose: data.to(torch.float32)."
+        raise TypeError(message("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
+    return _check_rows(rows, base, support)
+
+
+def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
+    event_shape = base.event_shape
+    if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
+        rows = rows.squeeze(1)  # a one-column table for a scalar base
+    shape = tuple(rows.shape)
+    if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
+        wanted = ", ".join(["n", *map(str, event_shape)])
+        raise ValueError(message("data", f"have shape ({wanted}) as the base has", shape))
+    if len(rows) < 2:
+        raise ValueError(message("data", "have at least 2 rows", len(rows)))
+    if not bool(torch.isfinite(rows).all()):
+        raise ValueError("data must hold finite numbers alone. Drop or impute rows with NaN or inf, by a public rule.")
+    example = reference_draws(base)
+    rows = rows.to(example.device)
+    if not bool(support.check(rows).all()):
+        # The fit goes on: whether it fails must not depend on the table. Such rows cannot be drawn.
+        warnings.warn("Some rows lie outside the support of the base and cannot be modelled there.", stacklevel=4)
+    return rows.to(example)
+
+
+def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
+    columns = frame.to_frame() if isinstance(frame, pd.Series) else frame
+    wrong = [str(name) for name, dtype in columns.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
+    if wrong:
+        raise TypeError(message("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns."))
+    return torch.tensor(frame.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
+    if isinstance(data, Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
+        if not isinstance(data, Sized):
+            raise TypeError(message("data", "be a Dataset with a length", type(data).__name__))
+        items = [_first(data[index]) for index in range(len(data))]
+        return torch.stack([_array_rows(item) for item in items]) if items else torch.empty(0)
+    batches = [_array_rows(_first(item)) for item in data]
+    if not batches:
+        return torch.empty(0)
+    return torch.cat(batches) if isinstance(data, DataLoader) else torch.stack(batches)
+
+
+def _first(item: Any) -> Any:
+    """The row itself, where a dataset pairs it with a label."""
+    return item[0] if isinstance(item, tuple | list) else item
+
+
+def _array_rows(data: Any) -> Tensor:
+    if isinstance(data, Tensor):
+        return data.detach()
+    try:
+        array = np.asarray(data)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(
+            message("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
+        )
+    return torch.tensor(array)

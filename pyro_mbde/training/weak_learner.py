@@ -1,0 +1,139 @@
+"""The weak learner: one logistic fit between rows of P and draws of Q."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyro_mbde._runtime import check_choice, check_count, check_number
+from pyro_mbde.base import Spread
+from pyro_mbde.statistics import ACTIVATIONS, LINKS, BoundedClassifiers
+
+OPTIMIZERS = ("adamw", "nesterov", "sgd")
+
+
+class WeakHypothesis(NamedTuple):
+    """A trained classifier.
+
+    Attributes:
+        classifier: one bounded classifier.
+        loss: logistic loss averaged over the last tenth of the steps, in nats. Private.
+    """
+
+    classifier: BoundedClassifiers
+    loss: float
+
+
+@dataclass(frozen=True)
+class WeakLearner:
+    r"""Logistic regression with a small network, between rows of P (label 1) and draws of Q (label 0).
+
+    Minimises the cross-entropy :math:`E_P[\log(1 + e^{-z})] + E_Q[\log(1 + e^{z})]` over the logit z, whose minimiser
+    is the log density ratio :math:`\log p/q`; the classifier is z through a link bounded by log 2.
+
+    Args:
+        hidden_sizes: widths of the hidden layers.
+        activation: ``tanh``, ``relu``, ``silu``, ``gelu`` or ``softplus``.
+        link: ``clamp`` or ``tanh``, see :func:`~pyro_mbde.statistics.bound_logits`.
+        num_frequencies: Fourier frequencies beside the inputs; 0 for none.
+        frequency_scale: their standard deviation, in radians per unit of the base's spread.
+        standardize: whether inputs are standardised by the base's (public) spread.
+        optimizer: ``adamw`` (with a one-cycle rate), ``nesterov`` or ``sgd`` (with a constant one).
+        learning_rate: (largest) learning rate, above 0.
+        momentum: momentum of ``nesterov`` and ``sgd``, in [0, 1).
+        weight_decay: of ``adamw``, at least 0.
+        num_steps: gradient steps, at least 1; with ``batch_size=None`` these are epochs.
+        batch_size: rows of P and of Q in a step, drawn with replacement; ``None`` for all of both.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: str = "silu"
+    link: str = "clamp"
+    num_frequencies: int = 32
+    frequency_scale: float = 1.5
+    standardize: bool = True
+    optimizer: str = "adamw"
+    learning_rate: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.01
+    num_steps: int = 200
+    batch_size: int | None = 1024
+
+    def __post_init__(self) -> None:
+        """Checks the ranges; those of the network are checked where it is built."""
+        check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        check_choice("link", self.link, LINKS)
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_number("learning_rate", self.learning_rate, "be above 0", lambda value: value > 0)
+        check_number("momentum", self.momentum, "be in [0, 1)", lambda value: 0 <= value < 1)
+        check_number("weight_decay", self.weight_decay, "be at least 0", lambda value: value >= 0)
+        check_count("num_steps", self.num_steps)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size, remedy="Pass None for all rows.")
+
+    def fit(
+        self, positives: Tensor, negatives: Tensor, spread: Spread, *, on_step: Callable[[], object] = lambda: None
+    ) -> WeakHypothesis:
+        """Trains one classifier.
+
+        Args:
+            positives: rows of P, shape ``(n, d)``.
+            negatives: draws of Q, shape ``(m, d)``.
+            spread: the base's location and scale.
+            on_step: called after every step.
+
+        Returns:
+            The classifier and its loss.
+        """
+        classifier = BoundedClassifiers(
+            1,
+            positives.shape[-1],
+            hidden_sizes=self.hidden_sizes,
+            activation=self.activation,
+            link=self.link,
+            num_frequencies=self.num_frequencies,
+            frequency_scale=self.frequency_scale,
+            spread=spread if self.standardize else None,
+        ).to(positives)
+        optimizer, scheduler = self._optimizer(classifier)
+        losses = []
+        for _ in range(self.num_steps):
+            batch_p, batch_q = self._batch(positives), self._batch(negatives)
+            logits = classifier.logits(torch.cat([batch_p, batch_q])).squeeze(-1)
+            loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
+            optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
+            losses.append(loss.detach())
+            on_step()
+        last = losses[-max(1, len(losses) // 10) :]
+        return WeakHypothesis(classifier.requires_grad_(False).eval(), float(torch.stack(last).mean()))
+
+    def _batch(self, rows: Tensor) -> Tensor:
+        if self.batch_size is None:
+            return rows
+        return rows[torch.randint(len(rows), (self.batch_size,), device=rows.device)]
+
+    def _optimizer(
+        self, classifier: BoundedClassifiers
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler | None]:
+        parameters = list(classifier.parameters())
+        if self.optimizer == "adamw":
+            adamw = torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+            one_cycle = torch.optim.lr_scheduler.OneCycleLR(
+                adamw, max_lr=self.learning_rate, total_steps=self.num_steps
+            )
+            return adamw, one_cycle
+        nesterov = self.optimizer == "nesterov"
+        return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum, nesterov=nesterov), None

@@ -1,0 +1,125 @@
+"""The paper's problems, their measurement, and the benchmark commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pyro.distributions as dist
+import pytest
+import torch
+from click.testing import CliRunner
+
+from pyro_mbde import MBDE
+from pyro_mbde.experiments.bench import SYSTEMS, main
+from pyro_mbde.experiments.problems import PROBLEMS, Problem, mixture_1d, ring, ring_tight
+from pyro_mbde.metrics import kl_gain, quadrature_grid
+from pyro_mbde.training.weak_learner import WeakLearner
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_boxes_hold_the_targets(name: str) -> None:
+    problem = PROBLEMS[name]()
+    assert problem.name == name
+    points, volume = quadrature_grid(problem.box, max(problem.base.event_shape.numel(), 1))
+    for density in (problem.target, problem.base):
+        assert float(density.log_prob(points).double().exp().sum() * volume) == pytest.approx(1.0, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "divergence"), [(ring, 10.338 - 4.142), (mixture_1d, 1.092 - 0.175), (ring_tight, 1.316)]
+)
+def test_published_figures(problem: Callable[[], Problem], divergence: float) -> None:
+    """KL(P, Q0), known for these problems as the base's NLL less the target's entropy."""
+    _, target, base, box = problem()
+    assert kl_gain(target, base, target, box) == pytest.approx(divergence, abs=2e-3)
+
+
+def test_gain_of_normals() -> None:
+    """KL between normals in closed form."""
+    target, base, density = dist.Normal(1.0, 0.5), dist.Normal(0.0, 1.0), dist.Normal(1.0, 1.0)
+    # E_P[log q - log q0] = (E x^2 - E (x - 1)^2) / 2
+    assert kl_gain(target, base, density, (-5.0, 7.0)) == pytest.approx((1.25 - 0.25) / 2, abs=1e-4)
+
+
+@pytest.fixture
+def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the trainers of the benchmark by ones that hardly train."""
+    learner = WeakLearner(hidden_sizes=(8,), num_frequencies=0, num_steps=5, batch_size=32)
+
+    def quick(base: dist.TorchDistribution, epsilon: float, **options: object) -> MBDE:
+        return MBDE(base, epsilon, weak_learner=learner, num_samples=200, **options)  # type: ignore[arg-type]
+
+    for name in SYSTEMS:
+        monkeypatch.setitem(SYSTEMS, name, quick)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["gain", "--seeds", "2", "--epsilon", "1", "--problem", "mixture-1d"], "mixture-1d         1  default"),
+        (["fit", "--repeats", "1"], "ratio"),
+        (["draws", "--num-draws", "100", "--repeats", "1"], "effective draws/s, ratio"),
+    ],
+)
+@pytest.mark.usefixtures("quick_systems")
+def test_bench_commands(arguments: list[str], shown: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert shown in result.output
+
+
+def load_example() -> ModuleType:
+    path = Path(__file__).parents[1] / "examples" / "randhie.py"
+    spec = importlib.util.spec_from_file_location("randhie_example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestExample:
+    def test_base_does_not_depend_on_the_table(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        example = load_example()
+
+        def no_table() -> None:
+            raise AssertionError("the base read the table")
+
+        monkeypatch.setattr(example, "load_rows", no_table)
+        monkeypatch.setattr(example.pd, "read_csv", no_table)
+        base = example.public_base()
+        assert base.event_shape == (len(example.COLUMNS),)
+
+    def test_rows_are_inside_the_public_ranges(self) -> None:
+        example = load_example()
+        rows = example.load_rows()
+        assert rows.shape == (20_190, 3)
+        assert bool(example.public_base().support.check(rows).all())
+
+    def test_natural_units(self) -> None:
+        example = load_example()
+        counts = torch.tensor([[0.0, 0.0, 7.3], [4.0, 95.0, 0.0], [77.0, 100.0, 60.0]])
+        modelled = torch.stack([(counts[:, 0] + 1.5).log(), (counts[:, 1] + 1.5).log(), counts[:, 2]], -1)
+        natural = example.in_natural_units(modelled)
+        assert natural["visits"].tolist() == [0, 4, 77]
+        assert natural["coinsurance_%"].tolist() == [0, 95, 100]
+        assert natural["diseases"].tolist() == pytest.approx([7.3, 0.0, 60.0])
+        top = example.in_natural_units(example.public_base().base_dist.high.unsqueeze(0))
+        assert top["visits"].item() <= 100
+        assert top["coinsurance_%"].item() <= 101
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("problem", "expected"), [(ring_tight, 0.154), (mixture_1d, 0.253)])
+def test_paper_preset_lands_where_it_is_known_to(problem: Callable[[], Problem], expected: float) -> None:
+    """Gain at epsilon 1; the default is above it."""
+    _, target, base, box = problem()
+    densities = [trainer(base, 1.0, seed=0, progress=False).fit(target) for trainer in (MBDE.paper, MBDE)]
+    paper, default = (kl_gain(target, base, density, box) for density in densities)
+    assert paper == pytest.approx(expected, rel=0.2)
+    assert paper < default <= 0.5
