@@ -1,0 +1,21 @@
+"""Sphinx configuration."""
+
+import sys
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "pyro_mbde"
+author = "The pyro_mbde developers"
+version = release = installed_version("pyro_mbde")
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+html_theme = "furo"
+html_title = "pyro_mbde"
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["dollarmath"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+napoleon_google_docstring = True
+napoleon_use_ivar = True
