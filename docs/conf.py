@@ -9,7 +9,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 project = "pyro_mbde"
 author = "The pyro_mbde developers"
 version = release = installed_version("pyro_mbde")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx-mathjax-offline",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
 html_theme = "furo"
 html_title = "pyro_mbde"
 exclude_patterns = ["_build"]
@@ -19,3 +25,4 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
+napoleon_custom_sections = ["Privacy"]
