@@ -1,10 +1,6 @@
 """Sphinx configuration."""
 
-import sys
 from importlib.metadata import version as installed_version
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 project = "pyro_mbde"
 author = "The pyro_mbde developers"

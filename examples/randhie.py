@@ -24,7 +24,7 @@ from pyro_mbde import MBDE, Chains, MollifiedExpFamily, compose, private_draws, 
 
 TABLE = Path(__file__).parent / "data" / "randhie.csv"
 
-# Validated for readers with colour-blindness and in grey: the table dark, the density in full colour, the base pale.
+# Told apart by people with colour-blindness, and in grey by their line styles.
 INK, BLUE, ORANGE, PALE = "#333333", "#0072b2", "#d55e00", "#9a9a9a"
 
 
@@ -51,8 +51,8 @@ COLUMNS = [
 def load_rows() -> Tensor:
     """Reads the table and returns its rows in the modelled units, shape (n, 3).
 
-    Whole numbers are spread over the unit above them, which :func:`in_natural_units` undoes by rounding down: a
-    density is no good at spikes. The guarantee holds for whatever the owner does to the table.
+    Visits and rates are whole numbers: they are spread over the unit above them, which :func:`in_natural_units` undoes
+    by rounding down: a density is no good at spikes. The guarantee holds for whatever the owner does to the table.
     """
     table = pd.read_csv(TABLE)
     visits = torch.tensor(table["mdvis"].to_numpy(), dtype=torch.float64)

@@ -8,7 +8,7 @@ import pyro.distributions
 
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, LogNormalizer
-from pyro_mbde.privacy.accounting import compose
+from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.mcmc import Chains, run_mcmc
 from pyro_mbde.sampling.private import private_draws
@@ -27,6 +27,7 @@ __all__ = [
     "LogNormalizer",
     "MollifiedExpFamily",
     "RoundRecord",
+    "TotalCost",
     "WeakLearner",
     "compose",
     "private_draws",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,8 @@ def check_count(name: str, value: Any, *, minimum: int = 1, remedy: str = "") ->
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Returns ``value``, or raises if it is none of the ``choices``."""
+    if not isinstance(value, str):
+        raise TypeError(message(name, "be a string", value))
     if value not in choices:
         raise ValueError(message(name, f"be one of {', '.join(choices)}", value))
     return str(value)
@@ -79,3 +82,11 @@ def single_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(num_threads)
+
+
+def import_arviz() -> Any:
+    """Imports ArviZ when it is first needed: it takes longer than all the rest, and 0.23 announces 1.0 by a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz

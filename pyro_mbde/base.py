@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pyro
@@ -81,12 +82,13 @@ def describe_base(base: Distribution) -> dict[str, Any]:
     """
     description: dict[str, Any] = encode(base)
     draws = reference_draws(base)
-    with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
-        same = torch.equal(decode(description).log_prob(draws), base.log_prob(draws))
+    try:
+        with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
+            same = torch.equal(decode(description).log_prob(draws), base.log_prob(draws))
+    except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
+        same = False
     if not same:
-        raise UnknownDistributionError(
-            f"a base distribution must be rebuilt by its arguments to be converted or saved, {base} is not."
-        )
+        raise UnknownDistributionError(message("base", "be rebuilt by its arguments to be converted or saved", base))
     return description
 
 
@@ -136,43 +138,78 @@ def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
         Tensor of shape ``(num_draws, *event_shape)``.
     """
     with torch.no_grad():
-        draws = _inverse_draws(base, num_draws)
+        draws = inverse_draws(base, num_draws, _sobol_points)
         return base.sample(torch.Size([num_draws])) if draws is None else draws
 
 
-def _inverse_draws(base: Distribution, num_draws: int) -> Tensor | None:
-    """Pushes scrambled Sobol points through the inverse distribution function of ``base``, or returns None."""
-    if isinstance(base, torch.distributions.TransformedDistribution) and not isinstance(base, dist.LogNormal):
-        draws = _inverse_draws(base.base_dist, num_draws)
-        for transform in base.transforms if draws is not None else []:
+def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int], Tensor | None]) -> Tensor | None:
+    """Pushes points of the unit cube through the inverse distribution function of ``base``.
+
+    Args:
+        base: distribution with empty batch shape.
+        num_draws: number of draws.
+        points: returns float64 points of shape ``(num_draws, num_dims)``, or None for too many dimensions.
+
+    Returns:
+        Tensor of shape ``(num_draws, *event_shape)``, or None where the base has no inverse distribution function.
+    """
+    if isinstance(base, torch.distributions.TransformedDistribution):
+        draws = inverse_draws(base.base_dist, num_draws, points)
+        if draws is None:
+            return None
+        for transform in base.transforms:
             draws = transform(draws)
         return draws
-    num_dims = base.event_shape.numel()
-    if base.batch_shape or num_dims > torch.quasirandom.SobolEngine.MAXDIM:
+    if base.batch_shape:
         return None
-    shape = torch.Size([num_draws]) + base.event_shape
     if isinstance(base, torch.distributions.MultivariateNormal):
         standard_normal: Any = dist.Normal(base.loc.new_zeros(()), base.loc.new_ones(()), validate_args=False)
-        standard = standard_normal.icdf(_sobol_points(num_draws, num_dims, base.loc))
+        uniforms = points(num_draws, base.event_shape.numel())
+        if uniforms is None:
+            return None
+        standard = standard_normal.icdf(_off_the_faces(uniforms, base.loc))
         correlated: Tensor = base.loc + (base.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
         return correlated
     inner: Any = base
     while isinstance(inner, torch.distributions.Independent):
         inner = inner.base_dist
-    try:
-        median = inner.icdf(torch.tensor(0.5))  # probes for an inverse; broadcasts to the shape of the parameters
-        inverted: Tensor = inner.icdf(_sobol_points(num_draws, num_dims, median).reshape(shape))
-    except (NotImplementedError, AttributeError):
+    if not isinstance(inner, _INVERTIBLE) or type(inner).__module__.partition(".")[0] not in _TRUSTED:
+        return None  # a subclass of the user's may draw otherwise than it inverts
+    uniforms = points(num_draws, max(base.event_shape.numel(), 1))
+    if uniforms is None:
         return None
+    shaped = uniforms.reshape((num_draws, *base.event_shape))
+    unannotated: Any = inner
+    parameter: Tensor = getattr(inner, next(iter(unannotated.arg_constraints)))
+    inverted: Tensor = unannotated.icdf(_off_the_faces(shaped, parameter))
     return inverted
 
 
-def _sobol_points(num_draws: int, num_dims: int, like: Tensor) -> Tensor:
-    """Scrambled Sobol points, shape ``(num_draws, num_dims)``, in the unit cube but off its faces."""
-    seed = int(torch.randint(2**31, ()))
-    engine = _SobolEngine(num_dims, scramble=True, seed=seed)
+_TRUSTED = ("torch", "pyro", "pyro_mbde")
+#: Continuous distributions of one variable with an inverse distribution function that is accurate in the tails.
+_INVERTIBLE = (
+    torch.distributions.Cauchy,
+    torch.distributions.Exponential,
+    torch.distributions.HalfCauchy,
+    torch.distributions.HalfNormal,
+    torch.distributions.Laplace,
+    torch.distributions.Normal,
+    torch.distributions.Uniform,
+)
+
+
+def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
+    """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
     edge = torch.finfo(like.dtype).eps / 2  # the nearest to a face that the dtype tells from it
-    points: Tensor = engine.draw(num_draws, dtype=torch.float64).clamp(edge, 1 - edge).to(like)
+    return points.clamp(edge, 1 - edge).to(like)
+
+
+def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
+    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None beyond the dimensions there are."""
+    if num_dims > _SobolEngine.MAXDIM:
+        return None
+    engine = _SobolEngine(num_dims, scramble=True, seed=int(torch.randint(2**31, ())))
+    points: Tensor = engine.draw(num_draws, dtype=torch.float64)
     return points
 
 

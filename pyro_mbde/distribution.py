@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +17,16 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
 from pyro_mbde.base import convert_base, describe_base, enumerate_base, prepare_base, reference_draws
-from pyro_mbde.mollifier import LOG_2, Bounds, LogNormalizer, a_priori_guarantee, tilt_bounds
+from pyro_mbde.mollifier import (
+    LOG_2,
+    Bounds,
+    LogNormalizer,
+    a_priori_guarantee,
+    estimate_log_normalizer,
+    tilt_bounds,
+)
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.rejection import RejectionDraws, rejection_sample
+from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, rejection_sample
 from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
 from pyro_mbde.statistics import BoundedClassifiers
 
@@ -63,7 +73,8 @@ class MollifiedExpFamily(TorchDistribution):
         ValueError: a shape does not fit, or a number is not finite.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Equation 5, Theorem 4.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Equations 4 and 5, Theorem
+        4.
 
     Example:
         >>> import pyro.distributions as dist
@@ -109,8 +120,7 @@ class MollifiedExpFamily(TorchDistribution):
         if not isinstance(log_normalizer, LogNormalizer):
             log_normalizer = LogNormalizer(float(log_normalizer))
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
-        value = min(max(log_normalizer.value, self.bounds.low), self.bounds.high)
-        self.log_normalizer = LogNormalizer(value, log_normalizer.standard_error)
+        self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
         self._interior = reference
         super().__init__(torch.Size(), self.base_dist.event_shape, validate_args=validate_args)
@@ -123,6 +133,40 @@ class MollifiedExpFamily(TorchDistribution):
                     tuple(num_statistics),
                 )
             )
+
+    @classmethod
+    def normalized(
+        cls,
+        base: Distribution,
+        statistics: nn.Module,
+        natural_params: Tensor,
+        *,
+        bounds: Bounds | None = None,
+        num_draws: int = 2**16,
+        validate_args: bool | None = None,
+    ) -> MollifiedExpFamily:
+        """Builds the density and estimates its log-normaliser.
+
+        Args:
+            base: as for the constructor.
+            statistics: as for the constructor.
+            natural_params: as for the constructor.
+            bounds: as for the constructor.
+            num_draws: draws of the base for :func:`~pyro_mbde.mollifier.estimate_log_normalizer`.
+            validate_args: as for the constructor.
+
+        Returns:
+            The density, with the standard error of its log-normaliser.
+
+        Raises:
+            TypeError: an argument is of the wrong kind.
+            ValueError: a shape does not fit, or a number is out of its range.
+        """
+        density = cls(base, statistics, natural_params, 0.0, bounds=bounds, validate_args=validate_args)
+        density.log_normalizer = estimate_log_normalizer(
+            density.tilt, density.base_dist, density.bounds, num_draws=num_draws
+        )
+        return density
 
     @property
     def epsilon(self) -> float:
@@ -143,7 +187,7 @@ class MollifiedExpFamily(TorchDistribution):
     @property
     def acceptance_rate(self) -> float:
         """Expected acceptance rate of exact draws, exp(phi - hi), in [exp(-R), 1]. Private."""
-        return float(torch.tensor(self.log_normalizer.value - self.bounds.high, dtype=torch.float64).exp())
+        return math.exp(self.log_normalizer.value - self.bounds.high)
 
     @constraints.dependent_property
     def support(self) -> Any:
@@ -210,8 +254,9 @@ class MollifiedExpFamily(TorchDistribution):
         num_event_dims = len(self.event_shape)
         if value.shape[value.dim() - num_event_dims :] != self.event_shape:
             raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+        batch_shape = _broadcast_shape(value.shape[: value.dim() - num_event_dims], self.batch_shape)
         if not value.numel():  # torch's constraints cannot check an empty tensor
-            return value.new_zeros(value.shape[: value.dim() - num_event_dims], dtype=self.dtype)
+            return value.new_zeros(batch_shape, dtype=self.dtype)
         inside = self.support.check(value)
         if self._validate_args:
             self._check_values(value, inside)
@@ -221,11 +266,7 @@ class MollifiedExpFamily(TorchDistribution):
         log_ratio = self.tilt(interior) - self.log_normalizer.value
         log_density = (self.base_dist.log_prob(interior).double() + log_ratio).to(self.dtype)
         log_density = torch.where(usable, log_density, -torch.inf)
-        return (
-            log_density.expand(_broadcast_shape(log_density.shape, self.batch_shape))
-            if self.batch_shape
-            else log_density
-        )
+        return log_density.expand(batch_shape)
 
     def _convert(self, value: Tensor) -> Tensor:
         """Brings a floating-point value to the dtype of the density."""
@@ -258,26 +299,44 @@ class MollifiedExpFamily(TorchDistribution):
         num_draws = shape[: len(shape) - len(self.event_shape)].numel()
         return self.rejection_draws(num_draws).values.reshape(shape)
 
-    def rejection_draws(self, num_draws: int, *, max_proposals: int | None = None) -> RejectionDraws:
-        """Returns exact draws with the number of proposals they took (which is private).
+    def rejection_draws(
+        self,
+        num_draws: int,
+        *,
+        source: RandomSource | None = None,
+        max_proposals: float | None = None,
+        on_accept: Callable[[int], object] = lambda count: None,
+    ) -> RejectionDraws:
+        """Returns exact draws with the number of proposals they took.
+
+        Privacy:
+            The draws carry :attr:`guarantee` if nobody can guess the randomness of ``source``. The number of proposals
+            is private.
 
         Args:
-            num_draws: number of draws.
-            max_proposals: proposals after which to give up.
+            num_draws: number of draws, at least 0.
+            source: where randomness comes from; defaults to torch's global generator.
+            max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^8 and 1000 a
+                draw.
+            on_accept: called after each batch with the number of draws that it gave.
 
         Returns:
             Draws of shape ``(num_draws, *event_shape)`` and the number of proposals.
 
         Raises:
+            EnvelopeError: the tilt is above its bound; cannot happen, and is checked.
             RuntimeError: ``max_proposals`` were used up.
+            TypeError: an argument is of the wrong kind.
+            ValueError: an argument is out of its range.
         """
         return rejection_sample(
-            self.base_dist,
+            TorchSource(self.base_dist) if source is None else source,
             self.tilt,
             self.bounds,
             num_draws,
             acceptance_rate=self.acceptance_rate,
             max_proposals=max_proposals,
+            on_accept=on_accept,
         )
 
     def expand(self, batch_shape: _Shape, _instance: Any = None) -> MollifiedExpFamily:
@@ -312,8 +371,8 @@ class MollifiedExpFamily(TorchDistribution):
             TypeError: ``target`` is neither, or the base cannot be taken apart.
         """
         if isinstance(target, torch.dtype):
-            if not target.is_floating_point:
-                raise TypeError(message("target", "be a device or a floating-point dtype", target))
+            if target not in (torch.float32, torch.float64):
+                raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
             base = convert_base(self.base_dist, dtype=target)
         else:
             base = convert_base(self.base_dist, device=torch.device(target))

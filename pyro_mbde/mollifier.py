@@ -30,6 +30,10 @@ class Bounds(NamedTuple):
     low: float
     high: float
 
+    def clamp(self, value: float) -> float:
+        """Returns the point of the interval nearest to ``value``."""
+        return min(max(value, self.low), self.high)
+
     @property
     def width(self) -> float:
         """R = high - low, in nats."""
@@ -52,14 +56,15 @@ def paper_natural_params(epsilon: float, num_rounds: int) -> Tensor:
         num_rounds: number of boosting rounds T; at least 1.
 
     Returns:
-        Tensor of shape ``(num_rounds,)``, float64, positive.
+        Tensor of shape ``(num_rounds,)``, float64, in [0, 1]; 0 only where a power is below the smallest double.
 
     Raises:
         TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Algorithm 1 and the lemma that sums theta_t.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Algorithm 1 and the lemma
+        that sums theta_t.
 
     Example:
         >>> paper_natural_params(epsilon=1.0, num_rounds=3)
@@ -88,7 +93,7 @@ def spending_natural_params(epsilon: float, num_rounds: int) -> Tensor:
         num_rounds: number of boosting rounds T; at least 1.
 
     Returns:
-        Tensor of shape ``(num_rounds,)``, float64, in (0, 1]; :func:`a_priori_guarantee` of its :func:`tilt_bounds` is
+        Tensor of shape ``(num_rounds,)``, float64, in [0, 1]; :func:`a_priori_guarantee` of its :func:`tilt_bounds` is
         at most epsilon.
 
     Raises:
@@ -171,8 +176,8 @@ def a_priori_guarantee(bounds: Bounds) -> Guarantee:
         ValueError: the bounds do not hold 0 between them, or one is not finite.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Theorem 4 (Q_T is in M_epsilon) and the lemma on
-        mollifiers.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 4 (Q_T is in
+        M_epsilon) and the lemma on mollifiers.
 
     Example:
         >>> a_priori_guarantee(Bounds(-0.25, 0.25))
@@ -192,7 +197,16 @@ class LogNormalizer:
 
     Args:
         value: phi, in nats.
-        standard_error: standard error of ``value``, in nats; 0 where it is exact.
+        standard_error: standard error of ``value``, in nats; 0 for a finite base, over which phi is summed. It speaks
+            of what the draws met: a region too rare for any of them is in neither number.
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: an argument is not finite, or the standard error is negative.
+
+    Example:
+        >>> LogNormalizer(0.1, standard_error=1e-4)
+        LogNormalizer(value=0.1, standard_error=0.0001)
     """
 
     value: float
@@ -217,19 +231,28 @@ def estimate_log_normalizer(
         tilt: f, mapping values of shape ``(n, *event_shape)`` to float64 of shape ``(n,)``.
         base: the public base distribution, with empty batch shape.
         bounds: interval of the tilt; phi lies in it and is held to it.
-        num_draws: number of draws of the base; at least 32.
+        num_draws: number of draws of the base, at least 32; rounded down to a multiple of 16.
 
     Returns:
-        phi and its standard error, in nats.
+        phi and its standard error, in nats. Private.
+
+    Raises:
+        ValueError: ``num_draws`` is below 32.
 
     References:
         Owen. Scrambled net variance for integrals of smooth functions. Annals of Statistics, 1997.
+
+    Example:
+        >>> coin = torch.distributions.Bernoulli(torch.tensor(0.5))
+        >>> phi = estimate_log_normalizer(lambda value: value.double(), coin, Bounds(0.0, 1.0))
+        >>> round(phi.value, 4)  # log((1 + e) / 2)
+        0.6201
     """
     points = enumerate_base(base)
     if points is not None:
         log_weights = base.log_prob(points).double()
         exact = float(torch.logsumexp(log_weights + tilt(points), 0) - torch.logsumexp(log_weights, 0))
-        return LogNormalizer(min(max(exact, bounds.low), bounds.high))
+        return LogNormalizer(bounds.clamp(exact))
     num_replicates = 16
     size = check_count("num_draws", num_draws, minimum=2 * num_replicates) // num_replicates
     log_means = torch.stack(
@@ -239,4 +262,4 @@ def estimate_log_normalizer(
     relative = (log_means - log_means.max()).exp()
     value = float(log_means.max() + relative.mean().log())
     standard_error = float(relative.std() / math.sqrt(num_replicates) / relative.mean())
-    return LogNormalizer(min(max(value, bounds.low), bounds.high), standard_error)
+    return LogNormalizer(bounds.clamp(value), standard_error)

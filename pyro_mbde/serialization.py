@@ -64,7 +64,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, Transform) and not isinstance(value, nn.Module):  # a module keeps more than its arguments
         return {"transform": _name(type(value), _TRANSFORM_NAMESPACES), "arguments": _arguments(value)}
     raise UnknownDistributionError(
-        f"a base distribution cannot be taken apart at an argument of type {type(value).__name__}"
+        f"base must be built from distributions, transforms and tensors to be converted or saved, got a "
+        f"{type(value).__name__} in it."
     )
 
 
@@ -112,8 +113,8 @@ def _name(cls: type, namespaces: dict[str, Any]) -> str:
         if getattr(namespace, cls.__name__, None) is cls:
             return f"{prefix}.{cls.__name__}"
     raise UnknownDistributionError(
-        f"a base distribution must be built from pyro.distributions and torch.distributions to be converted or saved, "
-        f"got {cls.__module__}.{cls.__qualname__}."
+        f"base must be built from pyro.distributions and torch.distributions to be converted or saved, got "
+        f"{cls.__module__}.{cls.__qualname__}."
     )
 
 
@@ -134,15 +135,14 @@ def _arguments(value: Distribution | Transform) -> dict[str, Any]:
     ]
     for alternatives in _ALTERNATIVES:
         if set(alternatives) & set(names):
-            kept = next(name for name in alternatives if name in vars(value) and _is_original(value, name))
-            names = [name for name in names if name == kept or name not in alternatives]
+            kept = [name for name in alternatives if name in vars(value) and _is_original(value, name)][:1]
+            names = [name for name in names if name in kept or name not in alternatives]
     arguments = {}
     for name in names:
         attribute = _ATTRIBUTES.get(name, name)
         if not hasattr(value, attribute):
             raise UnknownDistributionError(
-                f"a base distribution must keep its arguments to be converted or saved, {type(value).__name__} does "
-                f"not keep {name}."
+                f"base must keep its arguments to be converted or saved, got {type(value).__name__} without {name}."
             )
         arguments[name] = encode(getattr(value, attribute))
     return arguments

@@ -97,7 +97,7 @@ class BoundedClassifiers(nn.Module):
         ValueError: an argument is out of its range.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Section 5 (architecture).
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5 (architecture).
         Tancik et al. Fourier Features Let Networks Learn High Frequency Functions in Low Dimensional Domains. 2020.
 
     Example:
@@ -131,9 +131,14 @@ class BoundedClassifiers(nn.Module):
         self.link = check_choice("link", link, LINKS)
         self.num_frequencies = check_count("num_frequencies", num_frequencies, minimum=0)
         self.frequency_scale = check_number("frequency_scale", frequency_scale, "be above 0", lambda value: value > 0)
-        dtype = torch.get_default_dtype()
-        self.register_buffer("loc", torch.zeros(in_features) if spread is None else spread.loc.to(dtype))
-        self.register_buffer("scale", torch.ones(in_features) if spread is None else spread.scale.to(dtype))
+        spread = Spread(torch.zeros(in_features), torch.ones(in_features)) if spread is None else spread
+        self.register_buffer("loc", spread.loc.to(torch.get_default_dtype()))
+        self.register_buffer("scale", spread.scale.to(torch.get_default_dtype()))
+        if self.loc.shape != (in_features,) or self.scale.shape != (in_features,):
+            shapes = tuple(spread.loc.shape), tuple(spread.scale.shape)
+            raise ValueError(message("spread", f"hold two tensors of shape ({in_features},)", shapes))
+        if not bool(torch.isfinite(self.loc).all() and torch.isfinite(self.scale).all() and (self.scale > 0).all()):
+            raise ValueError(message("spread", "be finite, with scales above 0", spread))
         # One set of frequencies per classifier, shape (T, d, num_frequencies).
         self.register_buffer(
             "frequencies", frequency_scale * torch.randn(num_classifiers, in_features, num_frequencies)
@@ -180,7 +185,11 @@ class BoundedClassifiers(nn.Module):
         return logits.squeeze(-1).movedim(0, -1).reshape(*batch_shape, self.num_classifiers)
 
     def scale_logits(self, factor: float) -> None:
-        """Multiplies the logits by ``factor``, in place; the statistics keep their bound."""
+        """Multiplies the logits by ``factor``, in place; the statistics keep their bound.
+
+        Args:
+            factor: any finite number.
+        """
         with torch.no_grad():
             self.weights[-1].mul_(factor)
             self.biases[-1].mul_(factor)
@@ -193,6 +202,12 @@ class BoundedClassifiers(nn.Module):
     def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
         """Returns classifiers of one architecture and spread as a single module, in their order.
 
+        Args:
+            classifiers: at least one.
+
+        Returns:
+            A module with as many classifiers as they have together.
+
         Raises:
             ValueError: there are none, or they differ in architecture or spread.
         """
@@ -204,7 +219,9 @@ class BoundedClassifiers(nn.Module):
             torch.equal(module.loc, first.loc) and torch.equal(module.scale, first.scale) for module in classifiers
         )
         if configs.count(configs[0]) != len(configs) or not same_spread:
-            raise ValueError("classifiers must share one architecture and spread to be stacked.")
+            raise ValueError(
+                message("classifiers", "share one architecture and spread to be stacked", list(classifiers))
+            )
         config = {**first.config(), "num_classifiers": sum(module.num_classifiers for module in classifiers)}
         states = [module.state_dict() for module in classifiers]
         shared = {"loc": first.loc, "scale": first.scale}

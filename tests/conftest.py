@@ -32,9 +32,8 @@ def global_state_guard() -> Iterator[None]:
 
     def settings() -> dict[str, object]:
         return {
-            "validate_args": torch.distributions.Distribution._Distribution__validate_args
-            if hasattr(torch.distributions.Distribution, "_Distribution__validate_args")
-            else torch.distributions.Distribution._validate_args,
+            "validate_args": torch.distributions.Distribution._validate_args,
+            "pyro_validation": (pyro.distributions.is_validation_enabled(), pyro.infer.is_validation_enabled()),
             "threads": torch.get_num_threads(),
             "dtype": torch.get_default_dtype(),
             "grad": torch.is_grad_enabled(),

@@ -9,7 +9,7 @@ import torch
 from pyro.distributions import transforms
 
 from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
-from pyro_mbde.mollifier import estimate_log_normalizer, spending_natural_params, tilt_bounds
+from pyro_mbde.mollifier import spending_natural_params
 
 
 def make_density(
@@ -27,11 +27,7 @@ def make_density(
     with torch.no_grad():
         classifiers.weights[-1].mul_(gain)
     natural_params = spending_natural_params(epsilon, num_rounds)
-    density = MollifiedExpFamily(base, classifiers, natural_params, 0.0)
-    log_normalizer = estimate_log_normalizer(
-        density.tilt, density.base_dist, tilt_bounds(natural_params), num_draws=num_draws
-    )
-    return MollifiedExpFamily(base, classifiers, natural_params, log_normalizer)
+    return MollifiedExpFamily.normalized(base, classifiers, natural_params, num_draws=num_draws)
 
 
 def normal(num_dims: int) -> dist.TorchDistribution:
@@ -66,8 +62,12 @@ BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "categorical": lambda: dist.Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4])),
     "bernoulli": lambda: dist.Bernoulli(0.3),
     "bernoulli-3d": lambda: dist.Bernoulli(torch.tensor([0.2, 0.5, 0.9])).to_event(1),
+    "one-hot": lambda: dist.OneHotCategorical(torch.tensor([0.2, 0.3, 0.5])),
+    "zero-inflated-poisson": lambda: dist.ZeroInflatedPoisson(torch.tensor(2.0), gate=torch.tensor(0.3)),
+    "multivariate-student-t": lambda: dist.MultivariateStudentT(5.0, torch.zeros(2), torch.eye(2)),
+    "masked": lambda: dist.Normal(0.0, 1.0).mask(torch.tensor(True)),
     "torch-normal": lambda: torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)),
     "expanded": lambda: dist.Normal(0.0, 1.0).expand([3]).to_event(1),
 }
-DISCRETE = {"poisson", "categorical", "bernoulli", "bernoulli-3d"}
+DISCRETE = {"poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"}
 CONTINUOUS = sorted(set(BASES) - DISCRETE)

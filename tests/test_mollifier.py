@@ -10,7 +10,7 @@ import torch
 from densities import normal
 from torch import Tensor
 
-from pyro_mbde import Bounds, Guarantee, LogNormalizer, compose
+from pyro_mbde import Bounds, Guarantee, LogNormalizer
 from pyro_mbde.mollifier import (
     LOG_2,
     a_priori_guarantee,
@@ -19,7 +19,6 @@ from pyro_mbde.mollifier import (
     spending_natural_params,
     tilt_bounds,
 )
-from pyro_mbde.theory import boosting_regime, kl_drop_bound
 
 EPSILONS = [1e-300, 1e-12, 0.1, 0.3, 1.0, 5.0, 10.0, 1e6, 1e300]
 
@@ -100,38 +99,6 @@ def test_a_priori_bound_against_random_tilts() -> None:
     assert float(log_ratio.abs().max()) > 0.95 * guarantee.epsilon
 
 
-class TestGuarantee:
-    def test_unstated_range_is_the_largest(self) -> None:
-        assert Guarantee(0.5).log_ratio_range == 1.0
-        assert Guarantee(math.inf).log_ratio_range == math.inf
-
-    @pytest.mark.parametrize(
-        "arguments", [(-1.0,), (math.nan,), (1.0, 1.0), (1.0, -0.1), (1.0, math.nan), (1.0, 0.0, 2.1), (1.0, 0.0, -1.0)]
-    )
-    def test_out_of_range(self, arguments: tuple[float, ...]) -> None:
-        with pytest.raises(ValueError, match="must be"):
-            Guarantee(*arguments)
-
-    def test_wrong_kind(self) -> None:
-        with pytest.raises(TypeError, match="epsilon must be a real number"):
-            Guarantee("1")  # type: ignore[arg-type]
-
-    def test_frozen(self) -> None:
-        with pytest.raises(AttributeError):
-            Guarantee(1.0).epsilon = 0.1  # type: ignore[misc]
-
-    def test_compose(self) -> None:
-        assert compose(Guarantee(0.1, 0.0, 0.1), 20) == Guarantee(2.0, 0.0, 2.0)
-        calibrated = compose(Guarantee(0.1, 1e-3, 0.2), 20)
-        assert calibrated.epsilon == pytest.approx(2.0 + math.log(1 / (1 - 1e-3)))
-        assert calibrated.delta == 1e-3
-        assert compose(Guarantee(0.1, 1e-9, 0.2), 1).epsilon > 0.1
-
-    def test_compose_counts(self) -> None:
-        with pytest.raises(ValueError, match="num_draws must be at least 1"):
-            compose(Guarantee(1.0), 0)
-
-
 class TestLogNormalizer:
     @pytest.mark.parametrize("slope", [0.1, 1.0])
     def test_against_the_normals_moment_generating_function(self, slope: float) -> None:
@@ -176,28 +143,3 @@ class TestLogNormalizer:
     def test_out_of_range(self) -> None:
         with pytest.raises(ValueError, match="standard_error must be finite"):
             LogNormalizer(0.0, -1.0)
-
-
-class TestKLDrop:
-    def test_regimes(self) -> None:
-        assert boosting_regime(1 / 3) == "high"
-        assert boosting_regime(0.33) == "low"
-
-    @pytest.mark.parametrize("theta", [0.05, 0.3, 1.0, 2.0])
-    def test_never_above_the_true_drop(self, theta: float) -> None:
-        """Attack: random classifiers on a finite space, with the exact drop theta E_P c - log E_Q exp(theta c)."""
-        p = torch.rand(500, 6, dtype=torch.float64).pow(3)
-        q = torch.rand(500, 6, dtype=torch.float64).pow(3)
-        p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
-        c = (p / q).log().clamp(-LOG_2, LOG_2)
-        drop = theta * (p * c).sum(-1) - (q * (theta * c).exp()).sum(-1).log()
-        for c_max in (LOG_2, float(c.abs().max())):
-            gamma_p, gamma_q = (p * c).sum(-1) / c_max, -(q * c).sum(-1) / c_max
-            for index in range(500):
-                bound = kl_drop_bound(theta, float(gamma_p[index]), float(gamma_q[index]), c_max)
-                assert bound <= float(drop[index]) + 1e-12
-
-    def test_goldens(self) -> None:
-        # low regime: theta c* (gP + gQ - c* theta / 2); high: theta (c* gP + log(4 / (5 - 3 gQ)))
-        assert kl_drop_bound(0.5, 0.2, 0.1) == pytest.approx(0.5 * LOG_2 * (0.3 - LOG_2 / 4))
-        assert kl_drop_bound(0.5, 0.2, 0.6) == pytest.approx(0.5 * (LOG_2 * 0.2 + math.log(4 / 3.2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pyro.distributions as dist
@@ -12,26 +13,27 @@ from densities import BASES, make_density, normal
 from scipy import stats
 from torch import Tensor, nn
 
-from pyro_mbde import Bounds, MollifiedExpFamily, private_draws
-from pyro_mbde.sampling.rejection import EnvelopeError, rejection_sample
+from pyro_mbde import Bounds, MollifiedExpFamily
+from pyro_mbde.sampling.rejection import EnvelopeError, TorchSource, rejection_sample
 
-#: Chance that a correct sampler fails any of the goodness-of-fit tests of this file, shared among them.
+LINES = [
+    ("normal-scalar", (-14.0, 15.0)),
+    ("uniform-scalar", (-1.0, 3.0)),
+    ("log-normal", (0.0, 30.0)),
+    ("student-t", (-400.0, 400.0)),
+    ("exponential", (0.0, 20.0)),
+]
+PLANES = ["normal-2d", "uniform-box"]
+EPSILONS = [0.5, 5.0]
+ACCEPTANCE_RATES = [1.0, 0.5, 1e-3]
+#: Chance that a correct sampler fails any of the goodness-of-fit tests of this file, shared among them: on lines and in
+#: planes at each epsilon, for each wrong acceptance rate, on a finite set, and of an extreme width.
 SUITE_FAILURE_RATE = 1e-3
-NUM_FIT_TESTS = 15
-LEVEL = SUITE_FAILURE_RATE / NUM_FIT_TESTS
+LEVEL = SUITE_FAILURE_RATE / ((len(LINES) + len(PLANES)) * len(EPSILONS) + len(ACCEPTANCE_RATES) + 2)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 5.0])
-@pytest.mark.parametrize(
-    ("name", "box"),
-    [
-        ("normal-scalar", (-14.0, 15.0)),
-        ("uniform-scalar", (-1.0, 3.0)),
-        ("log-normal", (0.0, 30.0)),
-        ("student-t", (-400.0, 400.0)),
-        ("exponential", (0.0, 20.0)),
-    ],
-)
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(("name", "box"), LINES)
 def test_fit_on_a_line(name: str, box: tuple[float, float], epsilon: float) -> None:
     """Kolmogorov-Smirnov against the distribution function integrated from log_prob."""
     density = make_density(BASES[name](), epsilon=epsilon)
@@ -44,8 +46,8 @@ def test_fit_on_a_line(name: str, box: tuple[float, float], epsilon: float) -> N
     assert result.pvalue > LEVEL
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 5.0])
-@pytest.mark.parametrize("name", ["normal-2d", "uniform-box"])
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("name", PLANES)
 def test_fit_in_the_plane(name: str, epsilon: float) -> None:
     """Chi-square on cells of equal base probability, with their exact masses by quadrature within the cell."""
     density = make_density(BASES[name](), epsilon=epsilon)
@@ -76,26 +78,73 @@ def test_draws_are_independent() -> None:
     assert abs(correlation) < 4.5 / math.sqrt(20_000)
 
 
-def test_number_of_proposals_matches_the_acceptance_rate() -> None:
-    density = make_density(normal(2), epsilon=5.0)
-    result = rejection_sample(density.base_dist, density.tilt, density.bounds, 1, acceptance_rate=1e-5)
-    assert result.num_proposals >= 1
-    accepted = sum(bool(density.rejection_draws(1, max_proposals=10**6).num_proposals) for _ in range(3))
-    assert accepted == 3
-    uniforms = torch.rand(200_000, dtype=torch.float64)
+def test_proposals_are_accepted_at_the_stated_rate() -> None:
+    density = make_density(normal(2), epsilon=5.0, num_draws=2**16)
     proposals = density.base_dist.sample((200_000,))
-    rate = float((uniforms.log() < density.tilt(proposals) - density.bounds.high).double().mean())
+    accepted = torch.rand(200_000, dtype=torch.float64) < (density.tilt(proposals) - density.bounds.high).exp()
+    rate = float(accepted.double().mean())
     assert abs(rate - density.acceptance_rate) < 5 * math.sqrt(rate * (1 - rate) / 200_000)
+    # one draw asked for with one proposal a batch takes 1 / rate of them on average
+    source = TorchSource(density.base_dist)
+    runs = [rejection_sample(source, density.tilt, density.bounds, 1) for _ in range(300)]
+    counts = torch.tensor([run.num_proposals for run in runs])
+    # batches of int(1.1 + 4 + 1) = 6: the number of batches is geometric with success 1 - (1 - rate)^6
+    success = 1 - (1 - rate) ** 6
+    expected, deviation = 6 / success, 6 * math.sqrt(1 - success) / success
+    assert bool((counts % 6 == 0).all())
+    assert abs(float(counts.double().mean()) - expected) < 5 * deviation / math.sqrt(300)
 
 
-def test_batches_do_not_depend_on_a_wrong_rate() -> None:
+@pytest.mark.parametrize("acceptance_rate", ACCEPTANCE_RATES)
+def test_draws_do_not_depend_on_a_wrong_rate(acceptance_rate: float) -> None:
     density = make_density(normal(1), epsilon=5.0)
-    for acceptance_rate in (1.0, 0.5, 1e-3):
-        draws = rejection_sample(
-            density.base_dist, density.tilt, density.bounds, 4000, acceptance_rate=acceptance_rate
-        ).values
-        reference = density.sample((4000,))
-        assert stats.ks_2samp(draws[:, 0].numpy(), reference[:, 0].numpy()).pvalue > LEVEL
+    source = TorchSource(density.base_dist)
+    draws = rejection_sample(source, density.tilt, density.bounds, 4000, acceptance_rate=acceptance_rate).values
+    reference = density.sample((4000,))
+    assert stats.ks_2samp(draws[:, 0].numpy(), reference[:, 0].numpy()).pvalue > LEVEL
+
+
+def test_acceptance_is_exact_to_53_bits() -> None:
+    """Attack: the law of acceptance for every log-probability, against the slack that the docstring derives.
+
+    A proposal is accepted where u < p with u on the multiples of 2^-53, so with probability ceil(p 2^53) / 2^53.
+    """
+    for width in (1e-12, 0.5, 2.5, 20.0):
+        log_acceptance = torch.linspace(-width, 0, 10_001, dtype=torch.float64)
+        for exact_log in log_acceptance.tolist():
+            probability = Fraction(float(torch.tensor(exact_log, dtype=torch.float64).exp()))
+            on_the_grid = Fraction(math.ceil(probability * 2**53), 2**53)
+            assert probability <= on_the_grid <= 1
+            excess = float(on_the_grid / probability - 1)
+            assert excess <= 2.0**-53 * math.exp(width) * (1 + 1e-12)
+
+
+def test_uniforms_are_multiples_of_two_to_the_minus_53() -> None:
+    uniforms = TorchSource(normal(1)).uniforms(1000)
+    scaled = uniforms * 2**53
+    assert bool((scaled == scaled.round()).all())
+    assert bool((scaled.long() % 2 == 1).any())
+    assert bool((uniforms < 1).all())
+
+
+def test_a_rate_that_underflows_gives_the_clear_error() -> None:
+    class Needle(nn.Module):
+        """Accepts nothing."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            return torch.full((*value.shape[:-1], 1), -1e30)
+
+    density = MollifiedExpFamily(normal(2), Needle(), torch.tensor([2000.0]), -1386.0)
+    assert density.acceptance_rate == 0
+    with pytest.raises(RuntimeError, match="max_proposals must allow 1 draws"):
+        density.rejection_draws(1, max_proposals=1000)
+
+
+@pytest.mark.parametrize(("option", "bad"), [("max_proposals", 0), ("max_proposals", -5), ("acceptance_rate", 1.5)])
+def test_options(option: str, bad: float) -> None:
+    density = make_density(normal(1))
+    with pytest.raises(ValueError, match=f"{option} must be"):
+        rejection_sample(TorchSource(normal(1)), density.tilt, density.bounds, 1, **{option: bad})
 
 
 def test_no_draws() -> None:
@@ -108,7 +157,7 @@ def test_a_broken_envelope_raises(excess: float) -> None:
         return torch.full(value.shape[:1], 0.5 + excess, dtype=torch.float64)
 
     with pytest.raises(EnvelopeError, match="tilt must be at most its upper bound"):
-        rejection_sample(normal(2), tilt, Bounds(-0.5, 0.5), 10)
+        rejection_sample(TorchSource(normal(2)), tilt, Bounds(-0.5, 0.5), 10)
 
 
 def test_the_cap_says_what_to_do_and_nothing_private() -> None:
@@ -129,31 +178,6 @@ def test_extreme_widths_draw_from_the_base() -> None:
     density = make_density(normal(1), epsilon=1e-12)
     draws = density.sample((20_000,)).squeeze(1).numpy()
     assert stats.kstest(draws, "norm").pvalue > LEVEL
-
-
-class TestPrivateDraws:
-    def test_fresh_randomness(self) -> None:
-        density = make_density(normal(2))
-        torch.manual_seed(0)
-        state = torch.get_rng_state()
-        first = private_draws(density, 5)
-        torch.manual_seed(0)
-        second = private_draws(density, 5)
-        assert first.shape == (5, 2)
-        assert not torch.equal(first, second)
-        assert torch.equal(torch.get_rng_state(), state)
-
-    def test_a_seed_is_said_aloud(self) -> None:
-        density = make_density(normal(2))
-        with pytest.warns(UserWarning, match="not private"):
-            first = private_draws(density, 5, seed=1)
-        with pytest.warns(UserWarning, match="not private"):
-            assert torch.equal(private_draws(density, 5, seed=1), first)
-
-    @pytest.mark.parametrize("count", [0, -1])
-    def test_count(self, count: int) -> None:
-        with pytest.raises(ValueError, match="num_draws must be at least 1"):
-            private_draws(make_density(normal(2)), count)
 
 
 def test_scalar_plates_of_draws() -> None:

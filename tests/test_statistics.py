@@ -91,6 +91,9 @@ def test_scale_logits() -> None:
         ({"activation": "sine"}, "activation must be one of"),
         ({"link": "none"}, "link must be one of clamp, tanh"),
         ({"num_frequencies": -1}, "num_frequencies must be at least 0"),
+        ({"spread": Spread(torch.zeros(3), torch.ones(3))}, "spread must hold two tensors of shape"),
+        ({"spread": Spread(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
+        ({"spread": Spread(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
         ({"frequency_scale": 0.0}, "frequency_scale must be above 0"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from pyro_mbde._runtime import check_number
@@ -16,23 +15,28 @@ class Guarantee:
     sizes and with nothing in common, and any set :math:`S`,
 
     .. math::
-        \Pr[A(D) \in S] \le e^{\epsilon} \Pr[A(D') \in S] + \delta .
+        \Pr[A(D) \in S \mid G] \le e^{\epsilon} \Pr[A(D') \in S \mid G'] ,
+
+    where :math:`G` is the event that the fitted density is in the set it is certified to be in, which fails with
+    probability at most :math:`\delta`. A-priori guarantees need no certificate: there :math:`\delta = 0` and G always
+    holds. :func:`~pyro_mbde.privacy.accounting.compose` turns this into a statement without conditions.
 
     With two neighbouring tables this would be differential privacy; here the tables are arbitrary, so groups of every
     size are protected. What anyone computes from the draw is covered as well (post-processing).
 
     Args:
         epsilon: largest log-ratio between the laws of a draw under two tables, in nats; in [0, inf].
-        delta: probability that the bound does not hold, counted once for a fitted density (not once a draw); in [0, 1).
+        delta: probability that the certificate fails, counted once for a fitted density (not once a draw); in [0, 1).
         log_ratio_range: largest minus smallest log-ratio over the outcomes, for any one pair of tables, in nats; in
-            [0, 2 epsilon]. It is what many draws add up by. Unstated, it is the largest that epsilon allows.
+            [0, 2 epsilon]. It is what many draws add up by. ``None`` stands for 2 epsilon, the largest it can be.
 
     Raises:
         TypeError: an argument is not a number.
         ValueError: an argument is out of its range or NaN.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Definitions 2 (integral privacy) and 3 (mollifiers).
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definitions 2 (integral
+        privacy) and 3 (mollifiers).
 
     Example:
         >>> Guarantee(epsilon=1.0, log_ratio_range=1.0)
@@ -41,19 +45,19 @@ class Guarantee:
 
     epsilon: float
     delta: float = 0.0
-    log_ratio_range: float = math.nan
+    log_ratio_range: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the ranges and fills in an unstated range of the log-ratio."""
         epsilon = check_number("epsilon", self.epsilon, "be at least 0", lambda value: value >= 0)
         delta = check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
         largest = 2 * epsilon
-        log_ratio_range = check_number(
-            "log_ratio_range",
-            self.log_ratio_range,
-            f"be in [0, 2 epsilon = {largest:g}]",
-            lambda value: math.isnan(value) or 0 <= value <= largest,
-        )
+        log_ratio_range = largest
+        if self.log_ratio_range is not None:
+            constraint = f"be in [0, 2 epsilon = {largest:g}]"
+            log_ratio_range = check_number(
+                "log_ratio_range", self.log_ratio_range, constraint, lambda value: 0 <= value <= largest
+            )
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
-        object.__setattr__(self, "log_ratio_range", largest if math.isnan(log_ratio_range) else log_ratio_range)
+        object.__setattr__(self, "log_ratio_range", log_ratio_range)

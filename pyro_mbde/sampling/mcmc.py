@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,11 +19,13 @@ from torch import Tensor
 from torch.distributions import Distribution, biject_to
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_choice, check_count, check_seed, message, seeded, single_thread
+from pyro_mbde._runtime import check_choice, check_count, check_seed, import_arviz, message, seeded, single_thread
 from pyro_mbde.base import reference_draws
+from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.sampling.kernels import Params, Potential, RandomWalk
 
-# Pyro leaves these unannotated.
+# Pyro leaves these unannotated. What a kernel knows of a step it keeps in private attributes (see _Recorder), which is
+# why the project names the Pyro versions that it has been tested with.
 _MCMC: Any = MCMC
 _NUTS: Any = NUTS
 _initialize_model: Any = initialize_model
@@ -81,14 +82,6 @@ class Chains:
         return arviz.from_dict(**groups, posterior_attrs=attrs)
 
 
-def import_arviz() -> Any:
-    """Imports ArviZ when it is first needed: it takes longer than all the rest, and 0.23 announces 1.0 by a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        import arviz
-    return arviz
-
-
 class _Target(NamedTuple):
     """What a kernel samples: a potential on unconstrained parameters, and the way back to the sites."""
 
@@ -135,7 +128,8 @@ def run_mcmc(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range, the support is discrete, or an energy is NaN.
+        ValueError: an argument is out of its range, the support is discrete, or the random walk meets an energy that is
+            NaN (HMC and NUTS reject such a proposal and count it as a divergence).
 
     Example:
         >>> import pyro.distributions as dist
@@ -236,7 +230,7 @@ def _density_target(density: Distribution) -> _Target:
         raise ValueError(message("model", "have continuous support for a Markov chain", density, remedy))
     if density.batch_shape:
         raise ValueError(message("model", "have an empty batch shape", tuple(density.batch_shape)))
-    base: Distribution = getattr(density, "base_dist", density) if hasattr(density, "natural_params") else density
+    base: Distribution = density.base_dist if isinstance(density, MollifiedExpFamily) else density
     transform: Any = biject_to(support)
     unconstrained = transform.inv(reference_draws(base))
     loc, scale = unconstrained.median(0).values, unconstrained.std(0)
@@ -262,7 +256,7 @@ def _model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
             model, model_args=args, model_kwargs=kwargs, init_strategy=init_to_sample
         )
         if not initial_params:
-            raise ValueError("model must have a continuous latent site to sample, got none.")
+            raise ValueError(message("model", "have a continuous latent site to sample", model))
 
     def constrain(params: Params) -> Params:
         return {name: transforms[name].inv(value) if name in transforms else value for name, value in params.items()}

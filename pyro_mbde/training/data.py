@@ -54,23 +54,26 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
 
 
 def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
+    """Brings the rows to the base's shape, dtype and device. What it says of them is no number of the table."""
     event_shape = base.event_shape
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
         rows = rows.squeeze(1)  # a one-column table for a scalar base
-    shape = tuple(rows.shape)
     if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
-        wanted = ", ".join(["n", *map(str, event_shape)])
-        raise ValueError(message("data", f"have shape ({wanted}) as the base has", shape))
+        wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
+        raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
     if len(rows) < 2:
-        raise ValueError(message("data", "have at least 2 rows", len(rows)))
-    if not bool(torch.isfinite(rows).all()):
-        raise ValueError("data must hold finite numbers alone. Drop or impute rows with NaN or inf, by a public rule.")
+        raise ValueError("data must have at least 2 rows, got fewer.")
     example = reference_draws(base)
-    rows = rows.to(example.device)
-    if not bool(support.check(rows).all()):
-        # The fit goes on: whether it fails must not depend on the table. Such rows cannot be drawn.
+    converted = rows.to(example)
+    if not bool(torch.isfinite(rows).all() and torch.isfinite(converted).all()):
+        remedy = "Drop or impute such rows, by a public rule."
+        raise ValueError(f"data must hold finite numbers of {example.dtype}, got NaN or infinite ones. {remedy}")
+    if not example.is_floating_point() and not bool((converted == rows.to(example.device)).all()):
+        raise ValueError(f"data must hold whole numbers for a base of {example.dtype}, got fractions.")
+    if not bool(support.check(converted).all()):
+        # A warning, not an error: rows outside a box are legal, they are learned from but cannot be drawn.
         warnings.warn("Some rows lie outside the support of the base and cannot be modelled there.", stacklevel=4)
-    return rows.to(example)
+    return converted
 
 
 def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
@@ -85,12 +88,15 @@ def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
     if isinstance(data, Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
         if not isinstance(data, Sized):
             raise TypeError(message("data", "be a Dataset with a length", type(data).__name__))
-        items = [_first(data[index]) for index in range(len(data))]
-        return torch.stack([_array_rows(item) for item in items]) if items else torch.empty(0)
-    batches = [_array_rows(_first(item)) for item in data]
-    if not batches:
+        parts = [_array_rows(_first(data[index])) for index in range(len(data))]
+    else:
+        parts = [_array_rows(_first(item)) for item in data]
+    if not parts:
         return torch.empty(0)
-    return torch.cat(batches) if isinstance(data, DataLoader) else torch.stack(batches)
+    try:
+        return torch.cat(parts) if isinstance(data, DataLoader) else torch.stack(parts)
+    except RuntimeError as error:
+        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
 
 
 def _first(item: Any) -> Any:

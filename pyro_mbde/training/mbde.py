@@ -10,22 +10,18 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_seed, seeded, single_thread
+from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_seed, message, seeded, single_thread
 from pyro_mbde.base import base_spread, prepare_base
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import (
-    LOG_2,
-    LogNormalizer,
-    estimate_log_normalizer,
-    paper_natural_params,
-    spending_natural_params,
-    tilt_bounds,
-)
+from pyro_mbde.mollifier import LOG_2, paper_natural_params, spending_natural_params
 from pyro_mbde.sampling.mcmc import run_mcmc
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
 from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.weak_learner import WeakLearner
+
+#: Steps that a chain on Q_{t-1} makes before its draws are used; the paper does not say how many.
+_WARMUP_STEPS = 1000
 
 SAMPLERS = ("rejection", "random_walk", "hmc")
 SCHEDULES = {"spend": spending_natural_params, "paper": paper_natural_params}
@@ -68,7 +64,7 @@ class MBDE:
 
     Whatever the table and however training went, :math:`Q_T` is in :math:`\mathcal{M}_\epsilon` (Theorem 4), so a draw
     from it is epsilon-integrally private. The default spends all of epsilon and trains a network with Fourier features
-    by AdamW on exact draws; :meth:`paper` is section 5 of the paper to the letter.
+    by AdamW on exact draws; :meth:`paper` is section 5 of the paper.
 
     Privacy:
         Draws of the fitted density carry its guarantee. :attr:`history`, the weights and everything else computed here
@@ -95,7 +91,8 @@ class MBDE:
         ValueError: an argument is out of its range.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling. Algorithm 1, Theorems 4 to 7.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Algorithm 1, Theorems 4 to
+        7.
 
     Example:
         >>> import pyro.distributions as dist
@@ -126,9 +123,14 @@ class MBDE:
         self.epsilon = check_epsilon(epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.weak_learner = WeakLearner() if weak_learner is None else weak_learner
+        if not isinstance(self.weak_learner, WeakLearner):
+            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.schedule = check_choice("schedule", schedule, tuple(SCHEDULES))
         self.sharpen = sharpen
         self.sampler = check_choice("sampler", sampler, SAMPLERS)
+        support: Any = self.base_dist.support
+        if support.is_discrete and sampler != "rejection":
+            raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = progress
@@ -138,10 +140,15 @@ class MBDE:
     def paper(
         cls, base: Distribution, epsilon: float, num_rounds: int = 3, *, link: str = "clamp", **options: Any
     ) -> MBDE:
-        """Returns the trainer of the paper's section 5, to the letter.
+        """Returns the trainer of the paper's section 5.
 
-        Three dense tanh layers of 25, Nesterov's accelerated gradient with learning rate 0.01 and momentum 0.9 for 750
-        full-batch epochs, 10,000 draws of Q_{t-1} by random-walk Metropolis, the unscaled schedule.
+        From the paper: three dense tanh layers of 25 units, cross-entropy, Nesterov's accelerated gradient with
+        learning rate 0.01 for 750 epochs, 10,000 draws each of P and of Q_{t-1}, these by random-walk Metropolis,
+        T = 3, and the unscaled schedule. Where it is silent: momentum 0.9, full batches, PyTorch's initialisation, one
+        chain with 1,000 steps of warmup. Its network ends in a sigmoid; ``link`` says how that is read.
+
+        Privacy:
+            As for any :class:`MBDE`: the guarantee does not depend on these settings.
 
         Args:
             base: public base distribution; the paper's is the standard normal.
@@ -149,6 +156,21 @@ class MBDE:
             num_rounds: number of boosting rounds; the paper's is 3.
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
             options: ``seed``, ``progress``.
+
+        Returns:
+            The trainer.
+
+        Raises:
+            TypeError: an argument is of the wrong kind.
+            ValueError: an argument is out of its range.
+
+        References:
+            Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
+
+        Example:
+            >>> import pyro.distributions as dist
+            >>> MBDE.paper(dist.Normal(0.0, 1.0), epsilon=1.0).weak_learner.num_steps
+            750
         """
         weak_learner = WeakLearner(
             hidden_sizes=(25, 25, 25),
@@ -177,6 +199,10 @@ class MBDE:
     def fit(self, data: Any) -> MollifiedExpFamily:
         """Fits the density to a table.
 
+        Privacy:
+            Draws of the result carry its guarantee. Errors, warnings and the time taken are for the table's owner
+            alone: whether there is one may depend on the table.
+
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
                 or a Distribution to draw ``num_samples`` rows from.
@@ -204,7 +230,8 @@ class MBDE:
                 negatives = self._draw(density).reshape(self.num_samples, -1).to(positives)
                 hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
                 if self.sharpen:
-                    hypothesis.classifier.scale_logits(1 / theta)
+                    # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
+                    hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
                 classifiers.append(hypothesis.classifier)
                 density = self._density(classifiers, natural_params[: index + 1])
                 c_p, c_q = hypothesis.classifier(positives).double(), hypothesis.classifier(negatives).double()
@@ -231,10 +258,7 @@ class MBDE:
 
     def _density(self, classifiers: list[BoundedClassifiers], natural_params: Tensor) -> MollifiedExpFamily:
         """Stacks the classifiers so far and normalises."""
-        statistics = BoundedClassifiers.stack(classifiers)
-        density = MollifiedExpFamily(self.base_dist, statistics, natural_params, LogNormalizer(0.0))
-        log_normalizer = estimate_log_normalizer(density.tilt, self.base_dist, tilt_bounds(natural_params))
-        return MollifiedExpFamily(self.base_dist, statistics, natural_params, log_normalizer)
+        return MollifiedExpFamily.normalized(self.base_dist, BoundedClassifiers.stack(classifiers), natural_params)
 
     def _draw(self, density: MollifiedExpFamily | None) -> Tensor:
         """Draws from Q_{t-1}; from Q0 before the first round."""
@@ -247,7 +271,7 @@ class MBDE:
             density,
             kernel=self.sampler,
             num_samples=self.num_samples,
-            warmup_steps=1000,
+            warmup_steps=_WARMUP_STEPS,
             num_chains=1,
             progress=False,
         )

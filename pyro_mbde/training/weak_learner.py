@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyro_mbde._runtime import check_choice, check_count, check_number
+from pyro_mbde._runtime import check_choice, check_count, check_number, message
 from pyro_mbde.base import Spread
 from pyro_mbde.statistics import ACTIVATIONS, LINKS, BoundedClassifiers
 
@@ -53,6 +53,13 @@ class WeakLearner:
     Raises:
         TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
+
+    References:
+        Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4 (logistic regression).
+
+    Example:
+        >>> WeakLearner(hidden_sizes=(25, 25), link="tanh").num_steps
+        200
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -69,7 +76,13 @@ class WeakLearner:
     batch_size: int | None = 1024
 
     def __post_init__(self) -> None:
-        """Checks the ranges; those of the network are checked where it is built."""
+        """Checks the ranges."""
+        if not self.hidden_sizes:
+            raise ValueError(message("hidden_sizes", "name at least one layer", self.hidden_sizes))
+        for size in self.hidden_sizes:
+            check_count("hidden_sizes", size)
+        check_count("num_frequencies", self.num_frequencies, minimum=0)
+        check_number("frequency_scale", self.frequency_scale, "be above 0", lambda value: value > 0)
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_choice("link", self.link, LINKS)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -92,7 +105,7 @@ class WeakLearner:
             on_step: called after every step.
 
         Returns:
-            The classifier and its loss.
+            The classifier and its loss. Private, both.
         """
         classifier = BoundedClassifiers(
             1,
