@@ -84,6 +84,13 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
+@contextmanager
+def with_gradients() -> Iterator[None]:
+    """Runs the block with gradients, also where the caller has turned them off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
 def import_arviz() -> Any:
     """Imports ArviZ when it is first needed: it takes longer than all the rest, and 0.23 announces 1.0 by a warning."""
     with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyro
 import pyro.distributions as dist
@@ -57,7 +57,8 @@ def prepare_base(base: Distribution) -> Distribution:
 
     Raises:
         TypeError: ``base`` is no distribution.
-        ValueError: it has a batch shape, or an event of two or more dimensions.
+        ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; or its
+            own draws are infinite, outside its support or without a density.
     """
     if not isinstance(base, Distribution):
         raise TypeError(message("base", "be a Pyro or torch distribution", base))
@@ -66,11 +67,27 @@ def prepare_base(base: Distribution) -> Distribution:
         raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
     if len(base.event_shape) > 1:
         raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
+    if _holds_a_fitted_density(base):
+        remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base, and add them up."
+        raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
     try:
-        closed: Distribution = decode(_close(describe_base(base)))
+        with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
+            prepared: Distribution = decode(_close(describe_base(base)))
     except UnknownDistributionError:
-        return base
-    return closed
+        prepared = base
+    draws, support = reference_draws(prepared), cast("Any", prepared.support)
+    if not bool(torch.isfinite(draws).all() and support.check(draws).all()):
+        remedy = "A mixture's components must share their support, and scales must suit the dtype."
+        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
+    if bool(torch.isnan(prepared.log_prob(draws)).any()):
+        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+    return prepared
+
+
+def _holds_a_fitted_density(base: Distribution) -> bool:
+    """Whether a distribution that carries a guarantee is ``base`` or inside it."""
+    inside = [value for value in vars(base).values() if isinstance(value, Distribution)]
+    return hasattr(base, "guarantee") or any(_holds_a_fitted_density(value) for value in inside)
 
 
 def describe_base(base: Distribution) -> dict[str, Any]:
@@ -84,7 +101,7 @@ def describe_base(base: Distribution) -> dict[str, Any]:
     draws = reference_draws(base)
     try:
         with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
-            same = torch.equal(decode(description).log_prob(draws), base.log_prob(draws))
+            same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))
     except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
         same = False
     if not same:

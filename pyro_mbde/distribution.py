@@ -114,7 +114,7 @@ class MollifiedExpFamily(TorchDistribution):
         self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
         reference = reference_draws(self.base_dist)[0]
         # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
-        self.natural_params = natural_params.detach().to(reference.device, torch.float64)
+        self.natural_params = natural_params.detach().to(reference.device, torch.float64, copy=True)
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
         self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
         if not isinstance(log_normalizer, LogNormalizer):
@@ -213,8 +213,13 @@ class MollifiedExpFamily(TorchDistribution):
 
     def _statistics_at(self, value: Tensor) -> Tensor:
         """The statistics' raw output, shape ``(..., T)``."""
-        features = value if self.event_shape else value.unsqueeze(-1)
+        # A copy: what a module writes into its input must not become the draw.
+        features = (value if self.event_shape else value.unsqueeze(-1)).clone()
         statistics: Tensor = self.statistics(features if features.is_floating_point() else features.to(self.dtype))
+        if type(statistics) is not Tensor or statistics.is_complex():
+            # A subclass of Tensor could take the clamp over.
+            kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
+            raise TypeError(message("statistics", "return a real torch.Tensor", kind))
         return statistics
 
     def tilt(self, value: Tensor) -> Tensor:
@@ -250,6 +255,8 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             ValueError: validation is on and a value is NaN or outside the support.
         """
+        if not isinstance(value, Tensor):
+            raise TypeError(message("value", "be a tensor", value))
         value = self._convert(value)
         num_event_dims = len(self.event_shape)
         if value.shape[value.dim() - num_event_dims :] != self.event_shape:
@@ -316,7 +323,7 @@ class MollifiedExpFamily(TorchDistribution):
         Args:
             num_draws: number of draws, at least 0.
             source: where randomness comes from; defaults to torch's global generator.
-            max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^8 and 1000 a
+            max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^7 and 1000 a
                 draw.
             on_accept: called after each batch with the number of draws that it gave.
 
@@ -347,6 +354,8 @@ class MollifiedExpFamily(TorchDistribution):
         """
         batch_shape = torch.Size(batch_shape)
         try:
+            if min(batch_shape, default=0) < 0:
+                raise ValueError
             fits = _broadcast_shape(self.batch_shape, batch_shape) == batch_shape
         except ValueError:
             fits = False
@@ -426,7 +435,7 @@ class MollifiedExpFamily(TorchDistribution):
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, of another kind, or from a later version of the library.
         """
-        content = read_file(path, _FILE_FORMAT, _FILE_VERSION, map_location)
+        content = read_file(path, _FILE_FORMAT, _FILE_VERSION)
         try:
             density = cls(
                 decode(content["base"]),
@@ -435,9 +444,10 @@ class MollifiedExpFamily(TorchDistribution):
                 LogNormalizer(*content["log_normalizer"]),
                 bounds=Bounds(*content["bounds"]),
             )
-            return density.expand(torch.Size(content["batch_shape"]))
+            density = density.expand(torch.Size(content["batch_shape"]))
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise damaged_file(path, _FILE_FORMAT) from error
+        return density if torch.device(map_location) == density.device else density.to(map_location)
 
     def __repr__(self) -> str:
         """Shows public facts alone."""

@@ -145,7 +145,10 @@ def tilt_bounds(natural_params: Tensor) -> Bounds:
         >>> tilt_bounds(torch.tensor([1.0, 0.5]))
         Bounds(low=-1.0397207708399179, high=1.0397207708399179)
     """
-    half_width = LOG_2 * math.fsum(abs(theta) for theta in natural_params.tolist())
+    try:
+        half_width = LOG_2 * math.fsum(abs(theta) for theta in natural_params.tolist())
+    except OverflowError:
+        half_width = math.inf
     if not math.isfinite(half_width):
         raise ValueError(message("natural_params", "be finite", natural_params.tolist()))
     return Bounds(-half_width, half_width)

@@ -27,7 +27,7 @@ _TRANSFORM_NAMESPACES: dict[str, Any] = {
 }
 
 #: Constructor arguments that describe the same thing: the one that the distribution was built with is kept.
-_ALTERNATIVES = (("probs", "logits"), ("scale_tril", "covariance_matrix", "precision_matrix"))
+_ALTERNATIVES = (("probs", "logits"), ("gate", "gate_logits"), ("scale_tril", "covariance_matrix", "precision_matrix"))
 #: Constructor arguments kept under another name.
 _ATTRIBUTES = {"base_distribution": "base_dist", "mask": "_mask"}
 
@@ -54,7 +54,7 @@ def encode(value: Any) -> Any:
         {'distribution': 'pyro.Normal', 'arguments': {'loc': tensor(0.), 'scale': tensor(1.)}}
     """
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach().clone()
     if isinstance(value, bool | int | float | str | None):
         return value
     if isinstance(value, list | tuple):
@@ -83,7 +83,10 @@ def decode(node: Any) -> Any:
         arguments = {name: decode(argument) for name, argument in node["arguments"].items()}
         if "transform" in node:
             return _lookup(node["transform"], _TRANSFORM_NAMESPACES)(**arguments)
-        return _lookup(node["distribution"], _NAMESPACES)(**arguments, validate_args=False)
+        cls = _lookup(node["distribution"], _NAMESPACES)
+        if "validate_args" in inspect.signature(cls.__init__).parameters:
+            arguments["validate_args"] = False
+        return cls(**arguments)
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"the description of a distribution must fit its class: {error}") from error
 
@@ -135,7 +138,8 @@ def _arguments(value: Distribution | Transform) -> dict[str, Any]:
     ]
     for alternatives in _ALTERNATIVES:
         if set(alternatives) & set(names):
-            kept = [name for name in alternatives if name in vars(value) and _is_original(value, name)][:1]
+            given = [name for name in alternatives if name in vars(value) and _is_original(value, name)]
+            kept = (given or [name for name in alternatives if hasattr(value, name)])[:1]
             names = [name for name in names if name in kept or name not in alternatives]
     arguments = {}
     for name in names:
@@ -168,10 +172,8 @@ def write_file(path: str | os.PathLike[str], kind: str, version: int, content: d
     write_atomically(lambda file: torch.save(tagged, file), path)
 
 
-def read_file(
-    path: str | os.PathLike[str], kind: str, version: int, map_location: str | torch.device
-) -> dict[str, Any]:
-    """Reads what :func:`write_file` wrote; runs no code from the file.
+def read_file(path: str | os.PathLike[str], kind: str, version: int) -> dict[str, Any]:
+    """Reads what :func:`write_file` wrote, onto the CPU; runs no code from the file.
 
     Raises:
         OSError: the file cannot be read.
@@ -179,7 +181,7 @@ def read_file(
     """
     raw = Path(path).read_bytes()
     try:
-        content = torch.load(io.BytesIO(raw), map_location=map_location, weights_only=True)
+        content = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged archive raises almost anything, OSError and KeyError included
         raise damaged_file(path, kind) from error
     if not isinstance(content, dict) or content.get("format") != f"pyro_mbde.{kind}":

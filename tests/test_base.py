@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, normal
+from densities import BASES, make_density, normal
 from pyro.distributions import transforms
 
 from pyro_mbde.base import ClosedUniform, base_spread, enumerate_base, prepare_base, quasi_draws
@@ -51,7 +51,7 @@ def test_boxes_are_closed_wherever_they_stand() -> None:
     box = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
     assert torch.isfinite(prepare_base(box).log_prob(torch.ones(2)))
     mixture = dist.MixtureSameFamily(
-        dist.Categorical(torch.ones(2)), dist.Uniform(torch.zeros(2), torch.tensor([1.0, 2.0]))
+        dist.Categorical(torch.ones(2)), dist.Uniform(torch.zeros(2), torch.full((2,), 2.0))
     )
     assert torch.isfinite(prepare_base(mixture).log_prob(torch.tensor(2.0)))
     torch_box = torch.distributions.Uniform(0.0, 1.0)
@@ -103,3 +103,45 @@ def test_spread() -> None:
     assert bool(torch.isfinite(base_spread(dist.Cauchy(0.0, 1.0)).scale).all())
     assert base_spread(dist.Delta(torch.zeros(2)).to_event(1)).scale.tolist() == [1.0, 1.0]
     assert float(base_spread(dist.Bernoulli(0.01)).scale) > 0
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        dist.MixtureSameFamily(
+            dist.Categorical(torch.ones(2)), dist.Uniform(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0]))
+        ),
+        dist.LogNormal(0.0, 60.0),
+        dist.Uniform(torch.tensor(-3e38), torch.tensor(3e38)),
+    ],
+    ids=["mixture-of-boxes", "overflow", "wide-box"],
+)
+def test_bases_that_cannot_score_their_draws(base: dist.TorchDistribution) -> None:
+    with pytest.raises(ValueError, match="base must make finite draws inside its support"):
+        prepare_base(base)
+
+
+def test_transforms_that_saturate() -> None:
+    with pytest.raises(ValueError, match="base must"):
+        prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 10.0), [transforms.TanhTransform()]))
+
+
+def test_a_fitted_density_is_no_public_base() -> None:
+    """Attack: hide a first fit's cost by making it the base of a second."""
+    fitted = make_density(normal(2))
+    wrapped = [
+        fitted,
+        fitted.expand([2]).to_event(1),
+        dist.TransformedDistribution(fitted, [transforms.AffineTransform(0.0, 2.0, event_dim=1)]),
+        dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), fitted.expand([2])),
+    ]
+    for base in wrapped:
+        with pytest.raises(ValueError, match="base must"):
+            prepare_base(base)
+
+
+def test_the_base_is_copied() -> None:
+    loc = torch.zeros(2)
+    base = prepare_base(dist.Normal(loc, torch.ones(2)).to_event(1))
+    loc.add_(5)
+    assert float(base.sample((1000,)).mean()) < 1

@@ -55,7 +55,7 @@ class TestShapes:
         assert type(first) is type(second) is MollifiedExpFamily
         assert (density.batch_shape, first.batch_shape, second.batch_shape) == ((), (3,), (5, 3))
 
-    @pytest.mark.parametrize(("first", "second"), [((3,), (4,)), ((3,), (3, 2)), ((2, 3), (3,))])
+    @pytest.mark.parametrize(("first", "second"), [((3,), (4,)), ((3,), (3, 2)), ((2, 3), (3,)), ((), (-1,))])
     def test_incompatible_expand_raises(
         self, plane: MollifiedExpFamily, first: tuple[int, ...], second: tuple[int, ...]
     ) -> None:
@@ -73,6 +73,8 @@ class TestShapes:
     def test_wrong_event_width(self, plane: MollifiedExpFamily) -> None:
         with pytest.raises(ValueError, match="value must have shape"):
             plane.log_prob(torch.zeros(5, 3))
+        with pytest.raises(TypeError, match="value must be a tensor"):
+            plane.log_prob([0.0, 0.0])  # type: ignore[arg-type]
 
     def test_repr_shows_public_facts(self, plane: MollifiedExpFamily) -> None:
         assert repr(plane) == "MollifiedExpFamily(epsilon=1, rounds=3, base=Normal, event_shape=(2,))"
@@ -344,6 +346,7 @@ class TestCopies:
             {"base": {"distribution": "os.system", "arguments": {}}},
             {"base": {"distribution": "pyro.Normal", "arguments": {"nothing": 1.0}}},
             {"base": 3},
+            {"batch_shape": [-1]},
             {"bounds": [1.0, 2.0]},
             {"bounds": [float("nan"), 2.0]},
             {"log_normalizer": [float("nan"), 0.0]},
@@ -388,6 +391,10 @@ class TestConstruction:
     def test_natural_params_shape(self, params: torch.Tensor) -> None:
         with pytest.raises(ValueError, match=r"natural_params must have shape \(T,\)"):
             MollifiedExpFamily(normal(2), BoundedClassifiers(1, 2), params, 0.0)
+
+    def test_parameters_that_overflow(self) -> None:
+        with pytest.raises(ValueError, match="natural_params must be finite"):
+            MollifiedExpFamily(normal(2), BoundedClassifiers(2, 2), torch.tensor([1e308, 1e308]).double() * 10, 0.0)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf])
     def test_not_finite(self, bad: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from densities import normal
 from torch import Tensor, nn
 
-from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
+from pyro_mbde import BoundedClassifiers, MollifiedExpFamily, private_draws
 from pyro_mbde.mollifier import paper_natural_params, spending_natural_params
 from pyro_mbde.statistics import LINKS, bound_logits, log_2_below
 
@@ -149,3 +149,76 @@ def test_two_tables_at_once() -> None:
     assert float(log_ratio.abs().max()) <= epsilon
     assert float(log_ratio.abs().max()) > 0.99 * epsilon
     assert float(log_ratio.max() - log_ratio.min()) <= q.guarantee.log_ratio_range
+
+
+def test_a_module_that_writes_into_its_input() -> None:
+    """Attack: rows of the table written over the proposals; and the innocent case, an in-place activation."""
+    row = torch.tensor([7.25, -3.5])
+
+    class Leak(nn.Module):
+        """Copies a row of the table into its input."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            value.copy_(row.expand_as(value))
+            return value.new_zeros((*value.shape[:-1], 1))
+
+    density = build(Leak(), torch.tensor([0.5]), normal(2))
+    for draws in (density.sample((50,)), private_draws(density, 50)):
+        assert not bool((draws == row).any())
+    rectified = build(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 1)), torch.tensor([0.5]), normal(2))
+    assert bool((private_draws(rectified, 50) < 0).any())
+    value = torch.tensor([[-1.0, -1.0]])
+    assert float((rectified.log_prob(value) - normal(2).log_prob(value)).abs()) <= rectified.epsilon / 2
+    assert value.tolist() == [[-1.0, -1.0]]
+
+
+def test_a_module_that_returns_what_is_no_plain_tensor() -> None:
+    """Attack: a subclass of Tensor that takes the clamp over."""
+
+    class Evasive(Tensor):
+        """Ignores clamps."""
+
+        @classmethod
+        def __torch_function__(
+            cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None
+        ) -> object:
+            if getattr(func, "__name__", "") in ("clamp", "nan_to_num"):
+                return args[0]
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    for convert in (lambda x: (x * 1e3).as_subclass(Evasive), lambda x: x.numpy(), lambda x: None, lambda x: x + 0j):
+
+        class Returns(nn.Module):
+            """Returns something else than a real tensor."""
+
+            def forward(self, value: Tensor, convert: object = convert) -> object:
+                return convert(value)  # type: ignore[operator]
+
+        with pytest.raises(TypeError, match="statistics must return a real torch.Tensor"):
+            MollifiedExpFamily(normal(2), Returns(), torch.tensor([0.5, 0.5]), 0.0)
+
+
+def test_a_module_that_reseeds_the_generator() -> None:
+    """Attack: the same proposals again and again."""
+
+    class Reseed(nn.Module):
+        """Seeds torch's generator."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            torch.manual_seed(0)
+            return torch.full((*value.shape[:-1], 1), -9.0)
+
+    mixture = dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.zeros(2), torch.ones(2)))
+    for base in (dist.Normal(0.0, 1.0), mixture):
+        density = build(Reseed(), torch.tensor([1.0]), base)
+        first, second = private_draws(density, 200), private_draws(density, 200)
+        assert len(torch.unique(torch.cat([first, second]))) > 390
+
+
+def test_the_density_keeps_its_own_natural_parameters() -> None:
+    theta = torch.tensor([0.5], dtype=torch.float64)
+    density = build(Constant(1.0), theta, normal(1))
+    value = torch.zeros(1)
+    before = density.log_prob(value)
+    theta.mul_(0.1)
+    assert torch.equal(density.log_prob(value), before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pyro
 import pyro.distributions as dist
@@ -11,7 +12,7 @@ import pytest
 import torch
 from densities import normal
 
-from pyro_mbde import MBDE, BoundedClassifiers, MollifiedExpFamily, WeakLearner
+from pyro_mbde import MBDE, BoundedClassifiers, MollifiedExpFamily, WeakLearner, run_mcmc
 from pyro_mbde.experiments.problems import mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain
 from pyro_mbde.mollifier import LOG_2, paper_natural_params
@@ -185,6 +186,17 @@ class TestMBDE:
         shown = capsys.readouterr().err
         assert "MBDE round 3/3" in shown
         assert "60/60" in shown
+
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+    def test_fit_and_chains_where_gradients_are_off(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        with context():
+            density = quick_trainer(normal(2)).fit(torch.randn(100, 2))
+            chains = run_mcmc(density, "nuts", 5, 5, num_chains=1, progress=False)
+            assert not torch.is_grad_enabled()
+        assert chains.draws["x"].shape == (1, 5, 2)
+
+    def test_repr_shows_the_settings(self) -> None:
+        assert repr(MBDE(normal(2), 1.0)).startswith("MBDE(epsilon=1, num_rounds=3, schedule='spend'")
 
     def test_an_interrupted_fit_leaves_no_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         trainer = quick_trainer(normal(2))

@@ -220,6 +220,7 @@ def test_nan_energy_is_an_error_that_names_the_site() -> None:
         ({"num_chains": 0}, ValueError, "num_chains must be at least 1"),
         ({"num_chains": 1.5}, TypeError, "num_chains must be a whole number"),
         ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"model_args": torch.tensor(1.0)}, TypeError, "model_args must be a tuple"),
         ({"model": 3}, TypeError, "model must be a distribution or a Pyro model"),
         ({"model": dist.Poisson(3.0)}, ValueError, "model must have continuous support"),
         ({"model": dist.Normal(torch.zeros(2), 1.0)}, ValueError, "model must have an empty batch shape"),

@@ -41,6 +41,15 @@ class TestWeakLearner:
         assert hypothesis.loss < 1.0
         assert not any(parameter.requires_grad for parameter in hypothesis.classifier.parameters())
 
+    def test_divergence_is_an_error(self) -> None:
+        learner = WeakLearner(optimizer="sgd", learning_rate=1e38, num_steps=20, num_frequencies=0)
+        with pytest.raises(ValueError, match="training must keep its loss finite"):
+            learner.fit(torch.randn(100, 2), torch.randn(100, 2), base_spread(normal(2)))
+
+    def test_hidden_sizes_of_the_wrong_kind(self) -> None:
+        with pytest.raises(TypeError, match="hidden_sizes must be a sequence"):
+            WeakLearner(hidden_sizes=5)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize(
         ("option", "match"),
         [
@@ -51,8 +60,8 @@ class TestWeakLearner:
             ({"hidden_sizes": (0,)}, "hidden_sizes must be at least 1"),
             ({"num_frequencies": -1}, "num_frequencies must be at least 0"),
             ({"frequency_scale": 0.0}, "frequency_scale must be above 0"),
-            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-            ({"learning_rate": math.nan}, "learning_rate must be above 0"),
+            ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
+            ({"learning_rate": math.nan}, "learning_rate must be finite and above 0"),
             ({"momentum": 1.0}, "momentum must be in"),
             ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
             ({"num_steps": 0}, "num_steps must be at least 1"),

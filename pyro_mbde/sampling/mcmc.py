@@ -19,7 +19,16 @@ from torch import Tensor
 from torch.distributions import Distribution, biject_to
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_choice, check_count, check_seed, import_arviz, message, seeded, single_thread
+from pyro_mbde._runtime import (
+    check_choice,
+    check_count,
+    check_seed,
+    import_arviz,
+    message,
+    seeded,
+    single_thread,
+    with_gradients,
+)
 from pyro_mbde.base import reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.sampling.kernels import Params, Potential, RandomWalk
@@ -141,6 +150,8 @@ def run_mcmc(
     check_count("num_samples", num_samples)
     check_count("warmup_steps", warmup_steps, minimum=0)
     check_count("num_chains", num_chains)
+    if not isinstance(model_args, tuple | list):
+        raise TypeError(message("model_args", "be a tuple", type(model_args).__name__))
     if not callable(model):
         raise TypeError(message("model", "be a distribution or a Pyro model", model))
     entropy = int(torch.randint(2**62, ())) if check_seed(seed) is None else seed
@@ -149,7 +160,7 @@ def run_mcmc(
     draws: list[Params] = []
     stats: list[dict[str, Tensor]] = []
     bar = tqdm(total=num_chains * (warmup_steps + num_samples), desc=kernel, unit="step", disable=not progress)
-    with bar, single_thread():
+    with bar, single_thread(), with_gradients():
         for index, chain_seed in enumerate(seeds):
             bar.set_description(f"{kernel} chain {index + 1}/{num_chains}")
             with seeded(chain_seed):

@@ -18,7 +18,7 @@ from pyro_mbde.mollifier import Bounds
 #: Proposals evaluated at a time: enough to keep the matrix products busy, little enough to stay in memory.
 _MAX_BATCH = 2**16
 #: Proposals allowed by default for one call, and for each of its draws.
-_MAX_PROPOSALS = 10**8
+_MAX_PROPOSALS = 10**7
 _MAX_PROPOSALS_PER_DRAW = 1000
 
 
@@ -101,7 +101,7 @@ def rejection_sample(
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         acceptance_rate: expected acceptance rate in (0, 1]; sizes the batches, does not change the law of the draws.
-        max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^8 and 1000 a draw.
+        max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^7 and 1000 a draw.
         on_accept: called after each batch with the number of draws that it gave.
 
     Returns:
@@ -145,7 +145,8 @@ def rejection_sample(
                     f"lower epsilon, or run a Markov chain with run_mcmc."
                 )
             proposals = source.propose(size)
-            log_acceptance = tilt(proposals) - bounds.high
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # the tilt may not steer proposals
+                log_acceptance = tilt(proposals) - bounds.high
             if not bool((log_acceptance <= 0).all()):
                 raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
             uniforms = source.uniforms(size).to(log_acceptance.device)

@@ -78,7 +78,12 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
 
 def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
     columns = frame.to_frame() if isinstance(frame, pd.Series) else frame
-    wrong = [str(name) for name, dtype in columns.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
+    types = pd.api.types
+    wrong = [
+        str(name)
+        for name, dtype in columns.dtypes.items()
+        if not types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype) or types.is_complex_dtype(dtype)
+    ]
     if wrong:
         raise TypeError(message("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns."))
     return torch.tensor(frame.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -106,13 +111,22 @@ def _first(item: Any) -> Any:
 
 def _array_rows(data: Any) -> Tensor:
     if isinstance(data, Tensor):
+        if data.layout is not torch.strided or data.is_nested:
+            raise TypeError(message("data", "be a dense tensor", data.layout, "Convert it with data.to_dense()."))
         return data.detach()
+    if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
+        raise ValueError("data must have no masked entries. Drop or impute such rows, by a public rule.")
     try:
         array = np.asarray(data)
     except ValueError as error:  # rows of different lengths
         raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
-    if array.dtype.kind not in "fiub":
+    if array.dtype.kind in "US" or (array.dtype.kind == "O" and array.ndim):
         raise TypeError(
             message("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
         )
-    return torch.tensor(array)
+    if array.dtype.kind not in "fiub":
+        kinds = "be a tensor, array, DataFrame, Dataset, DataLoader or Distribution of numbers"
+        raise TypeError(message("data", kinds, type(data).__name__))
+    # As torch takes it: native byte order, at most 64 bits, no negative strides.
+    wide = np.float64 if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return torch.tensor(np.ascontiguousarray(array.astype(wide)))

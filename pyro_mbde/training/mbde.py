@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_seed, message, seeded, single_thread
+from pyro_mbde._runtime import (
+    check_choice,
+    check_count,
+    check_epsilon,
+    check_seed,
+    message,
+    seeded,
+    single_thread,
+    with_gradients,
+)
 from pyro_mbde.base import base_spread, prepare_base
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import LOG_2, paper_natural_params, spending_natural_params
@@ -73,7 +82,8 @@ class MBDE:
 
     Args:
         base: public base distribution Q0.
-        epsilon: privacy parameter of one draw, in nats; in (0, inf]. ``inf`` is boosting with theta_t = 1.
+        epsilon: privacy parameter of one draw, in nats; in (0, inf]. From 4 log 2 = 2.77 a round on, and for ``inf``,
+            all theta_t are 1 and the guarantee is better than asked.
         num_rounds: number of boosting rounds T, at least 1.
         weak_learner: network and optimiser, see :class:`~pyro_mbde.training.weak_learner.WeakLearner`.
         schedule: ``spend`` (:func:`~pyro_mbde.mollifier.spending_natural_params`) or ``paper``
@@ -217,9 +227,9 @@ class MBDE:
         natural_params = SCHEDULES[self.schedule](self.epsilon, self.num_rounds)
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
-        with bar, seeded(self.seed), single_thread():
+        with bar, seeded(self.seed), single_thread(), with_gradients():
             rows = to_rows(data, self.base_dist, self.num_samples)
-            positives = rows.reshape(len(rows), -1).to(self._network_dtype(rows))
+            positives = rows.reshape(len(rows), -1).to(self._network_dtype(rows)).clone()
             spread = base_spread(self.base_dist)
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
@@ -257,8 +267,17 @@ class MBDE:
         return rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
 
     def _density(self, classifiers: list[BoundedClassifiers], natural_params: Tensor) -> MollifiedExpFamily:
-        """Stacks the classifiers so far and normalises."""
-        return MollifiedExpFamily.normalized(self.base_dist, BoundedClassifiers.stack(classifiers), natural_params)
+        """Stacks the classifiers so far and normalises; roughly before the last round, where phi only sizes batches."""
+        num_draws = 2**16 if len(classifiers) == self.num_rounds else 2**10
+        statistics = BoundedClassifiers.stack(classifiers)
+        return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, num_draws=num_draws)
+
+    def __repr__(self) -> str:
+        """Shows the settings, which are public."""
+        return (
+            f"MBDE(epsilon={self.epsilon:.6g}, num_rounds={self.num_rounds}, schedule={self.schedule!r}, "
+            f"sampler={self.sampler!r}, {self.weak_learner})"
+        )
 
     def _draw(self, density: MollifiedExpFamily | None) -> Tensor:
         """Draws from Q_{t-1}; from Q0 before the first round."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,6 +78,8 @@ class WeakLearner:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
+        if not isinstance(self.hidden_sizes, Sequence):
+            raise TypeError(message("hidden_sizes", "be a sequence of whole numbers", self.hidden_sizes))
         if not self.hidden_sizes:
             raise ValueError(message("hidden_sizes", "name at least one layer", self.hidden_sizes))
         for size in self.hidden_sizes:
@@ -86,7 +89,7 @@ class WeakLearner:
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_choice("link", self.link, LINKS)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_number("learning_rate", self.learning_rate, "be above 0", lambda value: value > 0)
+        check_number("learning_rate", self.learning_rate, "be finite and above 0", lambda value: 0 < value < math.inf)
         check_number("momentum", self.momentum, "be in [0, 1)", lambda value: 0 <= value < 1)
         check_number("weight_decay", self.weight_decay, "be at least 0", lambda value: value >= 0)
         check_count("num_steps", self.num_steps)
@@ -106,6 +109,9 @@ class WeakLearner:
 
         Returns:
             The classifier and its loss. Private, both.
+
+        Raises:
+            ValueError: training diverged.
         """
         classifier = BoundedClassifiers(
             1,
@@ -130,8 +136,12 @@ class WeakLearner:
                 scheduler.step()
             losses.append(loss.detach())
             on_step()
-        last = losses[-max(1, len(losses) // 10) :]
-        return WeakHypothesis(classifier.requires_grad_(False).eval(), float(torch.stack(last).mean()))
+        final_loss = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
+        if not math.isfinite(final_loss):
+            raise ValueError(
+                "training must keep its loss finite. Lower learning_rate, or leave out rows far off the base."
+            )
+        return WeakHypothesis(classifier.requires_grad_(False).eval(), final_loss)
 
     def _batch(self, rows: Tensor) -> Tensor:
         if self.batch_size is None:
