@@ -200,7 +200,13 @@ class MollifiedExpFamily(TorchDistribution):
         return enumerate_base(self.base_dist) is not None
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """Returns all values of a finite base, shape ``(n,) + batch_shape``, or ``(n, 1, ...)`` without ``expand``.
+        """Returns all values of a finite base.
+
+        Args:
+            expand: whether to repeat them over the batch shape.
+
+        Returns:
+            Tensor of shape ``(n,) + batch_shape``, or ``(n, 1, ...)`` without ``expand``.
 
         Raises:
             NotImplementedError: the base is not finite.

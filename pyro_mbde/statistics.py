@@ -79,6 +79,9 @@ class BoundedClassifiers(nn.Module):
     :math:`\sin(\omega_j^\top x), \cos(\omega_j^\top x)` with fixed normal frequencies, which lets a small network
     resolve structure much finer than the spread (random Fourier features).
 
+    Privacy:
+        Trained weights and what they output are as sensitive as the table. The bound makes draws private, not these.
+
     Args:
         num_classifiers: T, at least 1.
         in_features: d, at least 1.

@@ -85,7 +85,7 @@ def best_a_priori_gain(target: Distribution, base: Distribution, epsilon: float,
 
     Raises:
         TypeError: epsilon is not a number.
-        ValueError: epsilon is not above 0.
+        ValueError: epsilon is not above 0, or the event has more than two dimensions.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, whose limit
@@ -97,7 +97,7 @@ def best_a_priori_gain(target: Distribution, base: Distribution, epsilon: float,
         0.401
     """
     half_width = check_epsilon(epsilon) / 4
-    points, volume = quadrature_grid(box, max(target.event_shape.numel(), 1))
+    points, volume = quadrature_grid(box, target.event_shape)
     log_p, log_q0 = target.log_prob(points).double(), base.log_prob(points).double()
     p, q0, log_ratio = log_p.exp() * volume, log_q0.exp() * volume, log_p - log_q0
 

@@ -24,7 +24,7 @@ from pyro_mbde.training.weak_learner import WeakLearner
 def test_boxes_hold_the_targets(name: str) -> None:
     problem = PROBLEMS[name]()
     assert problem.name == name
-    points, volume = quadrature_grid(problem.box, max(problem.base.event_shape.numel(), 1))
+    points, volume = quadrature_grid(problem.box, problem.base.event_shape)
     for density in (problem.target, problem.base):
         assert float(density.log_prob(points).double().exp().sum() * volume) == pytest.approx(1.0, abs=2e-3)
 
@@ -36,13 +36,6 @@ def test_published_figures(problem: Callable[[], Problem], divergence: float) ->
     """KL(P, Q0), known for these problems as the base's NLL less the target's entropy."""
     _, target, base, box = problem()
     assert kl_gain(target, base, target, box) == pytest.approx(divergence, abs=2e-3)
-
-
-def test_gain_of_normals() -> None:
-    """KL between normals in closed form."""
-    target, base, density = dist.Normal(1.0, 0.5), dist.Normal(0.0, 1.0), dist.Normal(1.0, 1.0)
-    # E_P[log q - log q0] = (E x^2 - E (x - 1)^2) / 2
-    assert kl_gain(target, base, density, (-5.0, 7.0)) == pytest.approx((1.25 - 0.25) / 2, abs=1e-4)
 
 
 @pytest.fixture
