@@ -75,19 +75,38 @@ def prepare_base(base: Distribution) -> Distribution:
             prepared: Distribution = decode(_close(describe_base(base)))
     except UnknownDistributionError:
         prepared = base
-    draws, support = reference_draws(prepared), cast("Any", prepared.support)
-    if not bool(torch.isfinite(draws).all() and support.check(draws).all()):
-        remedy = "A mixture's components must share their support, and scales must suit the dtype."
-        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
-    if bool(torch.isnan(prepared.log_prob(draws)).any()):
-        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+    _check_draws(prepared)
     return prepared
 
 
-def _holds_a_fitted_density(base: Distribution) -> bool:
-    """Whether a distribution that carries a guarantee is ``base`` or inside it."""
-    inside = [value for value in vars(base).values() if isinstance(value, Distribution)]
-    return hasattr(base, "guarantee") or any(_holds_a_fitted_density(value) for value in inside)
+def _check_draws(base: Distribution) -> None:
+    """Raises if the base's own draws are of no use: never the same, infinite, outside its support, without density."""
+    try:
+        draws, support = reference_draws(base), cast("Any", base.support)
+        repeated = torch.equal(draws, reference_draws(base))
+        inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
+        log_prob = base.log_prob(draws) if inside else None
+    except (NotImplementedError, RuntimeError) as error:
+        raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
+    if not repeated:
+        raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
+    if log_prob is None:
+        remedy = "A mixture's components must share their support, and scales must suit the dtype."
+        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
+    usable = log_prob.shape == draws.shape[:1] and bool(torch.isfinite(log_prob).any() and not log_prob.isnan().any())
+    if not usable:
+        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+
+
+def _holds_a_fitted_density(value: object) -> bool:
+    """Whether a distribution that carries a guarantee is ``value`` or inside it."""
+    if isinstance(value, dict):
+        return any(_holds_a_fitted_density(item) for item in value.values())
+    if isinstance(value, list | tuple | set):
+        return any(_holds_a_fitted_density(item) for item in value)
+    if not isinstance(value, Distribution | torch.distributions.Transform):
+        return False
+    return hasattr(value, "guarantee") or _holds_a_fitted_density(vars(value))
 
 
 def describe_base(base: Distribution) -> dict[str, Any]:
@@ -170,6 +189,8 @@ def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int
     Returns:
         Tensor of shape ``(num_draws, *event_shape)``, or None where the base has no inverse distribution function.
     """
+    if type(base).__module__.partition(".")[0] not in _TRUSTED:
+        return None  # a subclass of the user's may draw otherwise than it inverts
     if isinstance(base, torch.distributions.TransformedDistribution):
         draws = inverse_draws(base.base_dist, num_draws, points)
         if draws is None:
@@ -177,28 +198,23 @@ def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int
         for transform in base.transforms:
             draws = transform(draws)
         return draws
-    if base.batch_shape:
+    if isinstance(base, torch.distributions.Independent):
+        return inverse_draws(base.base_dist, num_draws, points)
+    shape = torch.Size([num_draws]) + base.batch_shape + base.event_shape
+    is_multivariate = isinstance(base, torch.distributions.MultivariateNormal) and not base.batch_shape
+    if not is_multivariate and not isinstance(base, _INVERTIBLE):
         return None
-    if isinstance(base, torch.distributions.MultivariateNormal):
-        standard_normal: Any = dist.Normal(base.loc.new_zeros(()), base.loc.new_ones(()), validate_args=False)
-        uniforms = points(num_draws, base.event_shape.numel())
-        if uniforms is None:
-            return None
-        standard = standard_normal.icdf(_off_the_faces(uniforms, base.loc))
-        correlated: Tensor = base.loc + (base.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
-        return correlated
-    inner: Any = base
-    while isinstance(inner, torch.distributions.Independent):
-        inner = inner.base_dist
-    if not isinstance(inner, _INVERTIBLE) or type(inner).__module__.partition(".")[0] not in _TRUSTED:
-        return None  # a subclass of the user's may draw otherwise than it inverts
-    uniforms = points(num_draws, max(base.event_shape.numel(), 1))
+    uniforms = points(num_draws, max(shape[1:].numel(), 1))
     if uniforms is None:
         return None
-    shaped = uniforms.reshape((num_draws, *base.event_shape))
-    unannotated: Any = inner
-    parameter: Tensor = getattr(inner, next(iter(unannotated.arg_constraints)))
-    inverted: Tensor = unannotated.icdf(_off_the_faces(shaped, parameter))
+    unannotated: Any = base
+    if is_multivariate:
+        standard_normal: Any = dist.Normal(unannotated.loc.new_zeros(()), 1.0, validate_args=False)
+        standard = standard_normal.icdf(_off_the_faces(uniforms, unannotated.loc))
+        correlated: Tensor = unannotated.loc + (unannotated.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
+        return correlated
+    parameter: Tensor = getattr(base, next(iter(unannotated.arg_constraints)))
+    inverted: Tensor = unannotated.icdf(_off_the_faces(uniforms.reshape(shape), parameter))
     return inverted
 
 

@@ -115,6 +115,8 @@ class MollifiedExpFamily(TorchDistribution):
         reference = reference_draws(self.base_dist)[0]
         # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
         self.natural_params = natural_params.detach().to(reference.device, torch.float64, copy=True)
+        if not bool(torch.isfinite(self.natural_params).all()):
+            raise ValueError(message("natural_params", "be finite", self.natural_params.tolist()))
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
         self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
         if not isinstance(log_normalizer, LogNormalizer):
@@ -242,7 +244,8 @@ class MollifiedExpFamily(TorchDistribution):
         """
         statistics = self._statistics_at(self._convert(value)).double()
         statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
-        return (statistics * self.natural_params).sum(-1).clamp(self.bounds.low, self.bounds.high)
+        weighted = torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)  # huge parameters may overflow
+        return weighted.clamp(self.bounds.low, self.bounds.high)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns the normalised log-density.
@@ -317,6 +320,7 @@ class MollifiedExpFamily(TorchDistribution):
         num_draws: int,
         *,
         source: RandomSource | None = None,
+        acceptance_rate: float | None = None,
         max_proposals: float | None = None,
         on_accept: Callable[[int], object] = lambda count: None,
     ) -> RejectionDraws:
@@ -329,6 +333,7 @@ class MollifiedExpFamily(TorchDistribution):
         Args:
             num_draws: number of draws, at least 0.
             source: where randomness comes from; defaults to torch's global generator.
+            acceptance_rate: sizes the batches; ``None`` for the (private) expected one.
             max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^7 and 1000 a
                 draw.
             on_accept: called after each batch with the number of draws that it gave.
@@ -347,7 +352,8 @@ class MollifiedExpFamily(TorchDistribution):
             self.tilt,
             self.bounds,
             num_draws,
-            acceptance_rate=self.acceptance_rate,
+            acceptance_rate=self.acceptance_rate if acceptance_rate is None else acceptance_rate,
+            max_batch=max(1, min(2**16, 2**22 // max(self.event_shape.numel(), 1))),
             max_proposals=max_proposals,
             on_accept=on_accept,
         )

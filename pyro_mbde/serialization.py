@@ -138,7 +138,10 @@ def _arguments(value: Distribution | Transform) -> dict[str, Any]:
     ]
     for alternatives in _ALTERNATIVES:
         if set(alternatives) & set(names):
-            given = [name for name in alternatives if name in vars(value) and _is_original(value, name)]
+            holder = getattr(
+                value, "_categorical", value
+            )  # which keeps the probabilities of one-hot and multinomial ones
+            given = [name for name in alternatives if name in vars(holder) and _is_original(holder, name)]
             kept = (given or [name for name in alternatives if hasattr(value, name)])[:1]
             names = [name for name in names if name in kept or name not in alternatives]
     arguments = {}

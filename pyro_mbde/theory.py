@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -96,14 +97,16 @@ def best_a_priori_gain(target: Distribution, base: Distribution, epsilon: float,
         >>> round(best_a_priori_gain(dist.Normal(2.0, 0.5), dist.Normal(0.0, 1.0), 1.0, (-6.0, 6.0)), 3)
         0.401
     """
-    half_width = check_epsilon(epsilon) / 4
     points, volume = quadrature_grid(box, target.event_shape)
     log_p, log_q0 = target.log_prob(points).double(), base.log_prob(points).double()
-    p, q0, log_ratio = log_p.exp() * volume, log_q0.exp() * volume, log_p - log_q0
+    held = (log_p > -math.inf) | (log_q0 > -math.inf)
+    p, q0, log_ratio = log_p[held].exp() * volume, log_q0[held].exp() * volume, (log_p - log_q0)[held]
+    # A wider interval than twice the log-ratio's range changes nothing, and would overflow.
+    half_width = min(check_epsilon(epsilon) / 4, 2 * float(log_ratio[torch.isfinite(log_ratio)].abs().max()))
 
     def tilt_and_normalizer(shift: float) -> tuple[Tensor, float]:
         tilt = (log_ratio - shift).clamp(-half_width, half_width)
-        return tilt, float(((q0 * tilt.exp()).sum() / q0.sum()).log())
+        return tilt, float(torch.logsumexp(tilt + (q0 / q0.sum()).log(), 0))
 
     low, high = -half_width, half_width
     for _ in range(60):  # halves the interval to the resolution of a double

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, make_density, normal
 from pyro.distributions import transforms
 
-from pyro_mbde.base import ClosedUniform, base_spread, enumerate_base, prepare_base, quasi_draws
+from pyro_mbde.base import ClosedUniform, base_spread, enumerate_base, inverse_draws, prepare_base, quasi_draws
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode
 
 
@@ -145,3 +146,63 @@ def test_the_base_is_copied() -> None:
     base = prepare_base(dist.Normal(loc, torch.ones(2)).to_event(1))
     loc.add_(5)
     assert float(base.sample((1000,)).mean()) < 1
+
+
+def test_bases_that_do_not_use_torchs_generator() -> None:
+    class OwnRandomness(dist.Normal):
+        """Draws with NumPy."""
+
+        def sample(self, sample_shape: torch.Size = torch.Size()) -> torch.Tensor:  # noqa: B008
+            return torch.from_numpy(np.random.default_rng().standard_normal(tuple(sample_shape))).float()
+
+    with pytest.raises(ValueError, match="base must draw from torch's generators"):
+        prepare_base(OwnRandomness(0.0, 1.0))
+
+
+def test_a_fitted_density_in_a_list_is_found() -> None:
+    class Holder(dist.Normal):
+        """Keeps distributions in a list."""
+
+    holder = Holder(0.0, 1.0)
+    holder.parts = [make_density(normal(2))]
+    with pytest.raises(ValueError, match="base must be public"):
+        prepare_base(holder)
+
+
+def test_bases_without_a_density() -> None:
+    class Nowhere(dist.Normal):
+        """Gives its draws no density."""
+
+        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(value, -torch.inf)
+
+    folded = dist.TransformedDistribution(dist.Normal(0.0, 1.0), [transforms.AbsTransform()])
+    for base in (Nowhere(0.0, 1.0), folded):
+        with pytest.raises(ValueError, match="base must"):
+            prepare_base(base)
+
+
+def test_rare_categories_keep_their_logits() -> None:
+    logits = torch.tensor([0.0, -60.0], dtype=torch.float64)
+    rare = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    assert float(prepare_base(dist.OneHotCategorical(logits=logits)).log_prob(rare)) == pytest.approx(-60.0)
+
+
+def test_subclasses_of_the_users_are_not_inverted() -> None:
+    class Shifted(dist.LogNormal):
+        """Draws otherwise than it inverts."""
+
+    assert inverse_draws(Shifted(0.0, 1.0), 4, lambda count, dims: torch.rand(count, dims).double()) is None
+
+
+@pytest.mark.parametrize(
+    "base", [dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1), dist.Gumbel(torch.zeros(3), 1.0).to_event(1)]
+)
+def test_independent_transforms_are_inverted(base: dist.TorchDistribution) -> None:
+    draws = inverse_draws(base, 4096, lambda count, dims: torch.rand(count, dims).double())
+    assert draws is not None
+    assert draws.shape == (4096, *base.event_shape)
+    plain = base.sample((4096,))
+    for level in (0.1, 0.5, 0.9):
+        quantile = torch.quantile(plain, level, dim=0)
+        assert bool(((draws <= quantile).double().mean(0) - level).abs().max() < 0.05)

@@ -10,8 +10,9 @@ import torch
 from densities import normal
 from torch import Tensor, nn
 
-from pyro_mbde import BoundedClassifiers, MollifiedExpFamily, private_draws
+from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
 from pyro_mbde.mollifier import paper_natural_params, spending_natural_params
+from pyro_mbde.sampling.private import SystemSource
 from pyro_mbde.statistics import LINKS, bound_logits, log_2_below
 
 EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]
@@ -222,3 +223,38 @@ def test_the_density_keeps_its_own_natural_parameters() -> None:
     before = density.log_prob(value)
     theta.mul_(0.1)
     assert torch.equal(density.log_prob(value), before)
+
+
+def test_parameters_that_are_infinite_or_overflow_behind_public_bounds() -> None:
+    class Alternating(nn.Module):
+        """+1, -1, +1, ... in every row."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            return torch.tensor([1.0, -1.0]).repeat(8).expand(*value.shape[:-1], 16)
+
+    with pytest.raises(ValueError, match="natural_params must be finite"):
+        MollifiedExpFamily(normal(1), Constant(0.0), torch.tensor([math.inf]), 0.0, bounds=Bounds(-1.0, 1.0))
+    huge = torch.full((16,), 1.7e308, dtype=torch.float64)
+    density = MollifiedExpFamily(normal(1), Alternating(), huge, 0.0, bounds=Bounds(-1.0, 1.0))
+    assert float(density.tilt(torch.zeros(1)).abs()) <= 1
+
+
+def test_batches_of_private_draws_follow_from_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: the memory that a draw takes, for a table that accepts everything and one that accepts the least."""
+    sizes: list[int] = []
+    propose = SystemSource.propose
+
+    def record(self: SystemSource, num_proposals: int) -> Tensor:
+        sizes.append(num_proposals)
+        return propose(self, num_proposals)
+
+    monkeypatch.setattr(SystemSource, "propose", record)
+    largest = []
+    for sign in (1e9, -1e9):
+        sizes.clear()
+        private_draws(build(Constant(sign), torch.tensor([3.0]), normal(2)), 5, progress=False)
+        largest.append(max(sizes))
+    assert largest[0] == largest[1]
+    sizes.clear()
+    private_draws(build(Constant(1.0), torch.tensor([3.0]), normal(2000)), 1, progress=False)
+    assert max(sizes) * 2000 <= 2**22

@@ -77,3 +77,15 @@ def test_nothing_in_the_interval_gains_more(epsilon: float) -> None:
             gain = float((p * tilt).sum() / p.sum() - ((q0 * tilt.exp()).sum() / q0.sum()).log())
             assert gain <= best + 1e-9
     assert best <= epsilon / 2
+
+
+def test_best_gain_where_epsilon_is_no_limit() -> None:
+    target, base = dist.Normal(1.0, 1.0), dist.Normal(0.0, 1.0)
+    for epsilon in (1e9, math.inf):
+        assert best_a_priori_gain(target, base, epsilon, (-7.0, 8.0)) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_best_gain_where_both_densities_vanish() -> None:
+    target, base = dist.Uniform(0.0, 1.0, validate_args=False), dist.Uniform(-1.0, 2.0, validate_args=False)
+    expected = 0.25 - math.log(math.exp(0.25) / 3 + 2 * math.exp(-0.25) / 3)
+    assert best_a_priori_gain(target, base, 1.0, (-3.0, 3.0)) == pytest.approx(expected, abs=1e-3)

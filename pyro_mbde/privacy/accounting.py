@@ -31,7 +31,8 @@ def compose(guarantee: Guarantee, num_draws: int) -> TotalCost:
     r"""Returns what several draws of one fitted density cost, taken together.
 
     Given the fitted density the draws are independent, so under its certificate G the log-ratios of their laws add up
-    to at most :math:`k \epsilon`. G fails with probability at most :math:`\delta`, once for the density. For any set S
+    to at most :math:`k \epsilon`. G, which bounds the log-ratio of *any* two certified
+    densities, fails with probability at most :math:`\delta`, once for the density. For any set S
     of releases, with primes for the other table,
 
     .. math::

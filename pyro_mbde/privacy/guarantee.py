@@ -11,15 +11,15 @@ from pyro_mbde._runtime import check_number
 class Guarantee:
     r"""The integral-privacy guarantee of one draw.
 
-    Let :math:`A(D)` be the draw that a mechanism makes from table :math:`D`. For *any* two tables :math:`D, D'`, of any
-    sizes and with nothing in common, and any set :math:`S`,
+    Let :math:`q_D` be the density that is fitted to table :math:`D`, which a draw is made from. For *any* two tables
+    :math:`D, D'`, of any sizes and with nothing in common, and whatever randomness their fits used, at every x
 
     .. math::
-        \Pr[A(D) \in S \mid G] \le e^{\epsilon} \Pr[A(D') \in S \mid G'] ,
+        \left| \log \frac{q_D(x)}{q_{D'}(x)} \right| \le \epsilon ,
 
-    where :math:`G` is the event that the fitted density is in the set it is certified to be in, which fails with
-    probability at most :math:`\delta`. A-priori guarantees need no certificate: there :math:`\delta = 0` and G always
-    holds. :func:`~pyro_mbde.privacy.accounting.compose` turns this into a statement without conditions.
+    if both densities are in the set that they are certified to be in; a certificate fails with probability at most
+    :math:`\delta`. A-priori guarantees need none: there :math:`\delta = 0`.
+    :func:`~pyro_mbde.privacy.accounting.compose` turns this into a statement on releases, without conditions.
 
     With two neighbouring tables this would be differential privacy; here the tables are arbitrary, so groups of every
     size are protected. What anyone computes from the draw is covered as well (post-processing).

@@ -126,6 +126,8 @@ def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = N
     """
     if not isinstance(q, MollifiedExpFamily):
         raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
     num_draws = check_count("num_draws", num_draws)
     if num_draws > _MAX_EXPECTED_PROPOSALS * math.exp(-q.bounds.width):
         remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw: lower epsilon."
@@ -137,4 +139,11 @@ def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = N
         warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=2)
         source, generator = TorchSource(q.base_dist), seeded(seed)
     with tqdm(total=num_draws, desc="draws", disable=not progress, delay=1) as bar, generator, single_thread():
-        return q.rejection_draws(num_draws, source=source, max_proposals=math.inf, on_accept=bar.update).values
+        return q.rejection_draws(
+            num_draws,
+            source=source,
+            # The least that any table gives: batches, and so memory, follow from public numbers.
+            acceptance_rate=math.exp(-q.bounds.width),
+            max_proposals=math.inf,
+            on_accept=bar.update,
+        ).values

@@ -15,8 +15,6 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import check_count, check_number
 from pyro_mbde.mollifier import Bounds
 
-#: Proposals evaluated at a time: enough to keep the matrix products busy, little enough to stay in memory.
-_MAX_BATCH = 2**16
 #: Proposals allowed by default for one call, and for each of its draws.
 _MAX_PROPOSALS = 10**7
 _MAX_PROPOSALS_PER_DRAW = 1000
@@ -74,6 +72,7 @@ def rejection_sample(
     num_draws: int,
     *,
     acceptance_rate: float = 1.0,
+    max_batch: int = 2**16,
     max_proposals: float | None = None,
     on_accept: Callable[[int], object] = lambda count: None,
 ) -> RejectionDraws:
@@ -101,6 +100,7 @@ def rejection_sample(
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         acceptance_rate: expected acceptance rate in (0, 1]; sizes the batches, does not change the law of the draws.
+        max_batch: proposals evaluated at a time: enough to keep matrix products busy, few enough to stay in memory.
         max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^7 and 1000 a draw.
         on_accept: called after each batch with the number of draws that it gave.
 
@@ -137,7 +137,7 @@ def rejection_sample(
             # A tenth more than expected and a few standard deviations, so that one batch is mostly enough.
             missing = num_draws - num_accepted
             expected = (1.1 * missing + 4 * math.sqrt(missing) + 1) / rate
-            size = int(min(max(expected, 1), _MAX_BATCH, cap - num_proposals))
+            size = int(min(max(expected, 1), max_batch, cap - num_proposals))
             if size == 0:
                 raise RuntimeError(
                     f"max_proposals must allow {num_draws} draws, got max_proposals={max_proposals!r}. A tilt of width "
