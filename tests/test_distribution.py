@@ -426,12 +426,12 @@ class TestConstruction:
 import torch, pyro, pyro.distributions as dist, random, numpy
 names, state, threads = set(dir(dist)), torch.get_rng_state(), torch.get_num_threads()
 validate = torch.distributions.Distribution._validate_args
-registry = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
+known = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
 import pyro_mbde
 assert set(dir(dist)) - names == {"MollifiedExpFamily"}
 assert dist.MollifiedExpFamily is pyro_mbde.MollifiedExpFamily
 assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
 assert torch.distributions.Distribution._validate_args == validate
-assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == registry
+assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == known
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
