@@ -7,12 +7,14 @@ that protects every group of any size.
 import pyro.distributions
 
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import Bounds, LogNormalizer
+from pyro_mbde.mollifier import Bounds, Certificate
+from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.mcmc import Chains, run_mcmc
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
+from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
 from pyro_mbde.training.mbde import MBDE, RoundRecord
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -22,9 +24,12 @@ __all__ = [
     "MBDE",
     "BoundedClassifiers",
     "Bounds",
+    "Certificate",
     "Chains",
+    "DensityRatio",
     "Guarantee",
     "LogNormalizer",
+    "LogRatio",
     "MollifiedExpFamily",
     "RoundRecord",
     "TotalCost",

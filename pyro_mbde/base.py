@@ -173,9 +173,25 @@ def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
     Returns:
         Tensor of shape ``(num_draws, *event_shape)``.
     """
+    return quasi_draws_with_points(base, num_draws)[0]
+
+
+def quasi_draws_with_points(base: Distribution, num_draws: int) -> tuple[Tensor, Tensor | None]:
+    """Returns :func:`quasi_draws` and the points of the unit cube that they were inverted from.
+
+    Returns:
+        Draws of shape ``(num_draws, *event_shape)``, and points of shape ``(num_draws, num_dims)``; None in their place
+        for plain draws.
+    """
+    recorded: list[Tensor | None] = []
+
+    def record(num_points: int, num_dims: int) -> Tensor | None:
+        recorded.append(_sobol_points(num_points, num_dims))
+        return recorded[-1]
+
     with torch.no_grad():
-        draws = inverse_draws(base, num_draws, _sobol_points)
-        return base.sample(torch.Size([num_draws])) if draws is None else draws
+        draws = inverse_draws(base, num_draws, record)
+        return (base.sample(torch.Size([num_draws])), None) if draws is None else (draws, recorded[-1])
 
 
 def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int], Tensor | None]) -> Tensor | None:

@@ -17,24 +17,19 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
 from pyro_mbde.base import convert_base, describe_base, enumerate_base, prepare_base, reference_draws
-from pyro_mbde.mollifier import (
-    LOG_2,
-    Bounds,
-    LogNormalizer,
-    a_priori_guarantee,
-    estimate_log_normalizer,
-    tilt_bounds,
-)
+from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
+from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, rejection_sample
 from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
-from pyro_mbde.statistics import BoundedClassifiers
+from pyro_mbde.statistics import describe_statistics, rebuild_statistics
+from pyro_mbde.tilt import Tilt
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
 _Shape = torch.Size | list[int] | tuple[int, ...]
 
 _FILE_FORMAT = "MollifiedExpFamily"
-_FILE_VERSION = 1
+_FILE_VERSION = 2
 
 
 class MollifiedExpFamily(TorchDistribution):
@@ -42,15 +37,16 @@ class MollifiedExpFamily(TorchDistribution):
 
     .. math::
         q(x) = q_0(x) \exp\bigl(f(x) - \phi\bigr), \qquad
-        f(x) = \langle \theta, c(x) \rangle \in [lo, hi], \qquad
+        f(x) = \lambda\, \mathrm{clip}\bigl(\langle \theta, c(x) \rangle - a,\, lo,\, hi\bigr), \qquad
         \phi = \log \mathbb{E}_{Q_0}[e^f],
 
     with natural parameter :math:`\theta`, sufficient statistics :math:`c_t \in [-\log 2, \log 2]`, base measure
     :math:`Q_0` and log-normaliser :math:`\phi`. Trainers build it; it behaves as any Pyro distribution: prior,
     likelihood, in plates, with guides. The networks are copied, frozen and in eval mode; gradients flow to ``value``.
 
-    The tilt f is computed in this order, which keeps the bound for every network: statistics in the network's dtype;
-    then in float64 NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum, clamped to [lo, hi].
+    The clip changes nothing where the bounds are those of :math:`\langle \theta, c \rangle`, the offset a is 0 and the
+    shrinkage :math:`\lambda` is 1, the defaults. :class:`~pyro_mbde.tilt.Tilt` says how f is computed, which keeps the
+    bound for every network.
 
     Privacy:
         Draws (``sample``) carry :attr:`guarantee`. ``log_prob`` values, ``tilt``, ``log_normalizer``,
@@ -66,6 +62,10 @@ class MollifiedExpFamily(TorchDistribution):
         log_normalizer: phi, as :class:`~pyro_mbde.mollifier.LogNormalizer` or number, in nats.
         bounds: public interval [lo, hi] of the tilt in nats; defaults to :func:`~pyro_mbde.mollifier.tilt_bounds` of
             ``natural_params``. Values outside are clamped to it.
+        offset: a, in nats; private. Needs ``bounds``.
+        shrinkage: lambda, in [0, 1]; private. Below 1 where a certificate failed.
+        certificate: what has been proved of phi, for a calibrated guarantee; ``None`` for the a-priori one, which needs
+            no proof. Whoever passes one vouches for it.
         validate_args: whether ``log_prob`` raises for values outside the support; defaults to Pyro's global setting.
 
     Raises:
@@ -102,39 +102,26 @@ class MollifiedExpFamily(TorchDistribution):
         natural_params: Tensor,
         log_normalizer: LogNormalizer | float,
         *,
+        offset: float = 0.0,
+        shrinkage: float = 1.0,
         bounds: Bounds | None = None,
+        certificate: Certificate | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        if not isinstance(statistics, nn.Module):
-            raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
-        natural_params = torch.as_tensor(natural_params)
-        if natural_params.dim() != 1 or not len(natural_params):
-            raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
         self.base_dist = prepare_base(base)
-        self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
-        reference = reference_draws(self.base_dist)[0]
-        # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
-        self.natural_params = natural_params.detach().to(reference.device, torch.float64, copy=True)
-        if not bool(torch.isfinite(self.natural_params).all()):
-            raise ValueError(message("natural_params", "be finite", self.natural_params.tolist()))
-        self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
-        self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
+        # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
+        self._interior = reference_draws(self.base_dist)[0]
+        self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
+        self.certificate = certificate
+        self.guarantee: Guarantee = (
+            a_priori_guarantee(self.bounds) if certificate is None else calibrated_guarantee(self.bounds, certificate)
+        )
         if not isinstance(log_normalizer, LogNormalizer):
             log_normalizer = LogNormalizer(float(log_normalizer))
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
         self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
-        # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
-        self._interior = reference
         super().__init__(torch.Size(), self.base_dist.event_shape, validate_args=validate_args)
-        num_statistics = self._statistics_at(reference.unsqueeze(0)).shape
-        if num_statistics != (1, len(natural_params)):
-            raise ValueError(
-                message(
-                    "statistics",
-                    f"map (1, d) to (1, {len(natural_params)}) as natural_params has",
-                    tuple(num_statistics),
-                )
-            )
+        self._tilt.check_output(self._features(self._interior))
 
     @classmethod
     def normalized(
@@ -169,6 +156,31 @@ class MollifiedExpFamily(TorchDistribution):
             density.tilt, density.base_dist, density.bounds, num_draws=num_draws
         )
         return density
+
+    @property
+    def statistics(self) -> nn.Module:
+        """Sufficient statistics c, a frozen copy of the module given. Private."""
+        return self._tilt.statistics
+
+    @property
+    def natural_params(self) -> Tensor:
+        """Natural parameters theta, float64 of shape ``(T,)``."""
+        return self._tilt.natural_params
+
+    @property
+    def offset(self) -> float:
+        """The constant a that is taken off before the tilt is clipped, in nats. Private."""
+        return self._tilt.offset
+
+    @property
+    def shrinkage(self) -> float:
+        """What the clipped tilt is multiplied by, in [0, 1]. Private."""
+        return self._tilt.shrinkage
+
+    @property
+    def bounds(self) -> Bounds:
+        """Public interval [lo, hi] of the tilt, in nats."""
+        return self._tilt.bounds
 
     @property
     def epsilon(self) -> float:
@@ -219,19 +231,8 @@ class MollifiedExpFamily(TorchDistribution):
         points = points.reshape((-1,) + (1,) * len(self.batch_shape))
         return points.expand((-1, *self.batch_shape)) if expand else points
 
-    def _statistics_at(self, value: Tensor) -> Tensor:
-        """The statistics' raw output, shape ``(..., T)``."""
-        # A copy: what a module writes into its input must not become the draw.
-        features = (value if self.event_shape else value.unsqueeze(-1)).clone()
-        statistics: Tensor = self.statistics(features if features.is_floating_point() else features.to(self.dtype))
-        if type(statistics) is not Tensor or statistics.is_complex():
-            # A subclass of Tensor could take the clamp over.
-            kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
-            raise TypeError(message("statistics", "return a real torch.Tensor", kind))
-        return statistics
-
     def tilt(self, value: Tensor) -> Tensor:
-        """Returns f = <theta, c(value)>, the log density ratio to the base up to phi.
+        """Returns f, the log density ratio to the base up to phi.
 
         Privacy:
             Not for release.
@@ -242,10 +243,12 @@ class MollifiedExpFamily(TorchDistribution):
         Returns:
             float64 tensor of shape ``(...)`` in [lo, hi], never NaN.
         """
-        statistics = self._statistics_at(self._convert(value)).double()
-        statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
-        weighted = torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)  # huge parameters may overflow
-        return weighted.clamp(self.bounds.low, self.bounds.high)
+        return self._tilt(self._features(value))
+
+    def _features(self, value: Tensor) -> Tensor:
+        """Values as rows of floating-point numbers, shape ``(..., d)``, for the statistics."""
+        value = value.to(self.dtype)
+        return value if self.event_shape else value.unsqueeze(-1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns the normalised log-density.
@@ -402,7 +405,10 @@ class MollifiedExpFamily(TorchDistribution):
             copy.deepcopy(self.statistics).to(target),
             self.natural_params,
             self.log_normalizer,
+            offset=self.offset,
+            shrinkage=self.shrinkage,
             bounds=self.bounds,
+            certificate=self.certificate,
         )
         new._validate_args = self._validate_args
         return new.expand(self.batch_shape)
@@ -417,19 +423,17 @@ class MollifiedExpFamily(TorchDistribution):
             path: where to; replaced only once all is written.
 
         Raises:
-            TypeError: the statistics are not :class:`~pyro_mbde.statistics.BoundedClassifiers`, or the base cannot be
-                taken apart.
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
-        if not isinstance(self.statistics, BoundedClassifiers):
-            remedy = "Use BoundedClassifiers, or pickle the density."
-            raise TypeError(
-                message("statistics", "be BoundedClassifiers to be saved", type(self.statistics).__name__, remedy)
-            )
+        certificate = self.certificate
         content = {
             "base": describe_base(self.base_dist),
-            "statistics": {"config": self.statistics.config(), "state": dict(self.statistics.state_dict())},
+            "statistics": describe_statistics(self.statistics),
             "natural_params": self.natural_params,
+            "offset": self.offset,
+            "shrinkage": self.shrinkage,
             "bounds": list(self.bounds),
+            "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
             "log_normalizer": [self.log_normalizer.value, self.log_normalizer.standard_error],
             "batch_shape": list(self.batch_shape),
         }
@@ -449,12 +453,16 @@ class MollifiedExpFamily(TorchDistribution):
         """
         content = read_file(path, _FILE_FORMAT, _FILE_VERSION)
         try:
+            certificate = content["certificate"]
             density = cls(
                 decode(content["base"]),
-                BoundedClassifiers.from_state(**content["statistics"]),
+                rebuild_statistics(content["statistics"]),
                 content["natural_params"],
                 LogNormalizer(*content["log_normalizer"]),
+                offset=content["offset"],
+                shrinkage=content["shrinkage"],
                 bounds=Bounds(*content["bounds"]),
+                certificate=None if certificate is None else Certificate(*certificate),
             )
             density = density.expand(torch.Size(content["batch_shape"]))
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:

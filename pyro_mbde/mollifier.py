@@ -8,16 +8,13 @@ table.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
-from pyro_mbde.base import enumerate_base, quasi_draws
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Bound of every classifier, :math:`|c_t(x)| \le \log 2`. As a double it lies below the real number log 2.
@@ -186,83 +183,115 @@ def a_priori_guarantee(bounds: Bounds) -> Guarantee:
         >>> a_priori_guarantee(Bounds(-0.25, 0.25))
         Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
     """
+    width = _checked_width(bounds)
+    return Guarantee(epsilon=2 * width, delta=0.0, log_ratio_range=2 * width)
+
+
+def _checked_width(bounds: Bounds) -> float:
     low = check_number("bounds.low", bounds.low, "be finite and at most 0", lambda value: -math.inf < value <= 0)
     high = check_number("bounds.high", bounds.high, "be finite and at least 0", lambda value: 0 <= value < math.inf)
-    return Guarantee(epsilon=2 * (high - low), delta=0.0, log_ratio_range=2 * (high - low))
+    return high - low
 
 
 @dataclass(frozen=True)
-class LogNormalizer:
-    r"""The log-normaliser :math:`\phi = \log E_{Q_0} e^f` and how well it is known.
+class Certificate:
+    r"""What is certified of a density whose tilt stays in public bounds [lo, hi].
 
-    Private: it is computed from the table. Draws do not use it (but to size their batches), so its error is an error of
-    ``log_prob`` alone: the density integrates to ``exp(true phi - value)``.
+    .. math::
+        \log \frac{q}{q_0} \in [lo - \eta,\, hi + \eta] \text{ everywhere}
+
+    for the density that is handed on, whatever the table, but for a probability delta over the randomness of
+    certification (:func:`~pyro_mbde.certificate.certify`). As :math:`\log q/q_0 = f - \phi`, it is enough that
+    :math:`|\phi| \le \eta`.
+
+    Both numbers are public: they follow from epsilon, skew and delta.
 
     Args:
-        value: phi, in nats.
-        standard_error: standard error of ``value``, in nats; 0 for a finite base, over which phi is summed. It speaks
-            of what the draws met: a region too rare for any of them is in neither number.
+        tolerance: eta, in nats; at least 0.
+        delta: probability that the certificate is wrong, in [0, 1); 0 where phi is summed exactly.
 
     Raises:
         TypeError: an argument is not a number.
-        ValueError: an argument is not finite, or the standard error is negative.
+        ValueError: an argument is out of its range.
 
     Example:
-        >>> LogNormalizer(0.1, standard_error=1e-4)
-        LogNormalizer(value=0.1, standard_error=0.0001)
+        >>> Certificate(tolerance=0.002, delta=1e-9)
+        Certificate(tolerance=0.002, delta=1e-09)
     """
 
-    value: float
-    standard_error: float = 0.0
+    tolerance: float
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        check_number("log_normalizer", self.value, "be finite", math.isfinite)
-        check_number("standard_error", self.standard_error, "be finite and at least 0", lambda v: 0 <= v < math.inf)
+        check_number("tolerance", self.tolerance, "be finite and at least 0", lambda value: 0 <= value < math.inf)
+        check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
 
 
-def estimate_log_normalizer(
-    tilt: Callable[[Tensor], Tensor], base: Distribution, bounds: Bounds, *, num_draws: int = 2**16
-) -> LogNormalizer:
-    r"""Estimates :math:`\phi = \log E_{Q_0} e^f` with its standard error.
+def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
+    r"""Returns the guarantee of a draw from a density whose log-normaliser is certified to be near 0.
 
-    Exact where the base can be enumerated. Else an average over ``num_draws`` draws of the base in 16 independent
-    replicates: scrambled Sobol points pushed through the base's inverse distribution function where it has one, plain
-    draws elsewhere. The standard error is that of the replicates' average, through the logarithm (delta method).
+    Under the certificates of both tables' densities, :math:`\log q/q_0` and :math:`\log q'/q_0` lie in
+    :math:`[lo - \eta, hi + \eta]`, an interval of width :math:`R + 2\eta`. So
+
+    .. math::
+        \left|\log \frac{q(x)}{q'(x)}\right| \le R + 2\eta ,
+
+    where the a-priori guarantee has 2R: the same epsilon buys almost twice the width. The normalisers are constants, so
+    over x the log-ratio ranges over what :math:`f - f'` does, at most 2R, certificate or not.
 
     Args:
-        tilt: f, mapping values of shape ``(n, *event_shape)`` to float64 of shape ``(n,)``.
-        base: the public base distribution, with empty batch shape.
-        bounds: interval of the tilt; phi lies in it and is held to it.
-        num_draws: number of draws of the base, at least 32; rounded down to a multiple of 16.
+        bounds: public interval [lo, hi] of the tilt, ``low <= 0 <= high``, in nats.
+        certificate: eta and delta.
 
     Returns:
-        phi and its standard error, in nats. Private.
+        ``Guarantee(epsilon=R + 2 eta, delta, log_ratio_range=2 R)``, or the a-priori one where R is below 2 eta.
 
     Raises:
-        ValueError: ``num_draws`` is below 32.
+        ValueError: the bounds do not hold 0 between them, or one is not finite.
 
     References:
-        Owen. Scrambled net variance for integrals of smooth functions. Annals of Statistics, 1997.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definition 3 and the lemma
+        on mollifiers; the set is {exp(lo - eta) <= q/q0 <= exp(hi + eta)}.
 
     Example:
-        >>> coin = torch.distributions.Bernoulli(torch.tensor(0.5))
-        >>> phi = estimate_log_normalizer(lambda value: value.double(), coin, Bounds(0.0, 1.0))
-        >>> round(phi.value, 4)  # log((1 + e) / 2)
-        0.6201
+        >>> calibrated_guarantee(Bounds(-0.25, 0.5), Certificate(tolerance=0.125, delta=1e-9))
+        Guarantee(epsilon=1.0, delta=1e-09, log_ratio_range=1.5)
     """
-    points = enumerate_base(base)
-    if points is not None:
-        log_weights = base.log_prob(points).double()
-        exact = float(torch.logsumexp(log_weights + tilt(points), 0) - torch.logsumexp(log_weights, 0))
-        return LogNormalizer(bounds.clamp(exact))
-    num_replicates = 16
-    size = check_count("num_draws", num_draws, minimum=2 * num_replicates) // num_replicates
-    log_means = torch.stack(
-        [torch.logsumexp(tilt(quasi_draws(base, size)), 0) - math.log(size) for _ in range(num_replicates)]
-    )
-    # Relative to the largest, so that nothing overflows whatever the bounds.
-    relative = (log_means - log_means.max()).exp()
-    value = float(log_means.max() + relative.mean().log())
-    standard_error = float(relative.std() / math.sqrt(num_replicates) / relative.mean())
-    return LogNormalizer(bounds.clamp(value), standard_error)
+    width = _checked_width(bounds)
+    epsilon = width + 2 * certificate.tolerance
+    if epsilon >= 2 * width:
+        return a_priori_guarantee(bounds)
+    return Guarantee(epsilon=epsilon, delta=certificate.delta, log_ratio_range=2 * width)
+
+
+def skewed_bounds(width: float, skew: float) -> Bounds:
+    r"""Returns the interval of a given width that lies at a public place around 0.
+
+    .. math::
+        lo = -\text{skew} \cdot R, \qquad hi = (1 - \text{skew}) R .
+
+    Skew 1/2 is the paper's set :math:`\mathcal{M}_\epsilon`, in which nothing gains more than R/2 nats on the base; a
+    lower skew raises that limit to :math:`(1 - \text{skew}) R` and pays where the target fills a small part of the
+    base. It must be chosen without looking at the table.
+
+    Args:
+        width: R, in nats; finite and at least 0.
+        skew: in (0, 1).
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> skewed_bounds(1.0, skew=0.25)
+        Bounds(low=-0.25, high=0.75)
+    """
+    width = check_number("width", width, "be finite and at least 0", lambda value: 0 <= value < math.inf)
+    skew = check_skew(skew)
+    return Bounds(-skew * width, (1 - skew) * width)
+
+
+def check_skew(value: object) -> float:
+    """Returns ``value`` as a float, or raises if it is not in (0, 1)."""
+    return check_number("skew", value, "be in (0, 1)", lambda skew: 0 < skew < 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,15 @@ def log_2_below(dtype: torch.dtype) -> float:
     if float(nearest) > math.log(2):
         nearest = torch.nextafter(nearest, torch.zeros_like(nearest))
     return float(nearest)
+
+
+def check_scales(name: str, value: Any) -> tuple[float, float]:
+    """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise TypeError(message(name, "be a pair of numbers, smallest and largest", value))
+    low = check_number(name, value[0], "be finite and above 0", lambda scale: 0 < scale < math.inf)
+    high = check_number(name, value[1], "be finite and rise", lambda scale: low <= scale < math.inf)
+    return low, high
 
 
 def bound_logits(logits: Tensor, link: str) -> Tensor:
@@ -75,9 +84,11 @@ class BoundedClassifiers(nn.Module):
     paper's network is ``hidden_sizes=(25, 25, 25), activation="tanh"``.
 
     Inputs are standardised by ``spread``, a public location and scale. With ``num_frequencies > 0`` the network also
-    sees
-    :math:`\sin(\omega_j^\top x), \cos(\omega_j^\top x)` with fixed normal frequencies, which lets a small network
-    resolve structure much finer than the spread (random Fourier features).
+    sees :math:`\sin(\omega_j^\top x), \cos(\omega_j^\top x)` with fixed random frequencies, which lets a small network
+    resolve structure much finer than the spread (random Fourier features). Each is
+    :math:`\omega_j = \sigma_j g_j` with g standard normal and :math:`\sigma_j` log-uniform over ``frequency_scale``, so
+    that structure of every size in that range meets frequencies of its own. A share of them runs along single
+    coordinates, where :math:`g_j` has one entry of deviation :math:`\sqrt d`: stripes across one column of many.
 
     Privacy:
         Trained weights and what they output are as sensitive as the table. The bound makes draws private, not these.
@@ -89,7 +100,9 @@ class BoundedClassifiers(nn.Module):
         activation: ``tanh``, ``relu``, ``silu``, ``gelu`` or ``softplus``.
         link: ``clamp`` or ``tanh``.
         num_frequencies: number of Fourier frequencies, each giving a sine and a cosine.
-        frequency_scale: standard deviation of the frequencies, in radians per unit of the spread; above 0.
+        frequency_scale: smallest and largest standard deviation of the frequencies, in radians per unit of the spread;
+            above 0.
+        axis_share: share of the frequencies that run along one coordinate each; in [0, 1].
         spread: location and scale of the inputs, each of shape ``(d,)``; defaults to 0 and 1.
 
     Shape:
@@ -121,7 +134,8 @@ class BoundedClassifiers(nn.Module):
         activation: str = "tanh",
         link: str = "clamp",
         num_frequencies: int = 0,
-        frequency_scale: float = 1.0,
+        frequency_scale: tuple[float, float] = (1.0, 1.0),
+        axis_share: float = 0.0,
         spread: Spread | None = None,
     ) -> None:
         super().__init__()
@@ -133,7 +147,8 @@ class BoundedClassifiers(nn.Module):
         self.activation = check_choice("activation", activation, tuple(ACTIVATIONS))
         self.link = check_choice("link", link, LINKS)
         self.num_frequencies = check_count("num_frequencies", num_frequencies, minimum=0)
-        self.frequency_scale = check_number("frequency_scale", frequency_scale, "be above 0", lambda value: value > 0)
+        self.frequency_scale = check_scales("frequency_scale", frequency_scale)
+        self.axis_share = check_number("axis_share", axis_share, "be in [0, 1]", lambda value: 0 <= value <= 1)
         spread = Spread(torch.zeros(in_features), torch.ones(in_features)) if spread is None else spread
         self.register_buffer("loc", spread.loc.to(torch.get_default_dtype()))
         self.register_buffer("scale", spread.scale.to(torch.get_default_dtype()))
@@ -143,9 +158,7 @@ class BoundedClassifiers(nn.Module):
         if not bool(torch.isfinite(self.loc).all() and torch.isfinite(self.scale).all() and (self.scale > 0).all()):
             raise ValueError(message("spread", "be finite, with scales above 0", spread))
         # One set of frequencies per classifier, shape (T, d, num_frequencies).
-        self.register_buffer(
-            "frequencies", frequency_scale * torch.randn(num_classifiers, in_features, num_frequencies)
-        )
+        self.register_buffer("frequencies", self._draw_frequencies())
         sizes = [in_features + 2 * num_frequencies, *self.hidden_sizes, 1]
         # torch.nn.Linear's initialisation: uniform on +-1/sqrt(fan_in), for weights and biases.
         self.weights = nn.ParameterList(
@@ -158,6 +171,20 @@ class BoundedClassifiers(nn.Module):
             [_uniform((num_classifiers, 1, fan_out), fan_in) for fan_in, fan_out in zip(sizes, sizes[1:], strict=False)]
         )
 
+    def _draw_frequencies(self) -> Tensor:
+        shape = (self.num_classifiers, self.in_features, self.num_frequencies)
+        directions = torch.randn(shape)
+        num_along_axes = round(self.axis_share * self.num_frequencies)
+        if num_along_axes and self.in_features > 1:
+            # Each coordinate in turn from a random one on, with the length that the others have on average.
+            first = torch.randint(self.in_features, (self.num_classifiers, 1))
+            axes = (first + torch.arange(num_along_axes)) % self.in_features
+            along = nn.functional.one_hot(axes, self.in_features).movedim(-1, 1) * math.sqrt(self.in_features)
+            directions = torch.cat([directions[..., :num_along_axes] * along, directions[..., num_along_axes:]], -1)
+        low, high = self.frequency_scale
+        scales = low * (high / low) ** torch.rand(self.num_classifiers, 1, self.num_frequencies)
+        return scales * directions
+
     def config(self) -> dict[str, Any]:
         """Returns the constructor's arguments (but the spread, which is in the state) as a plain dict."""
         return {
@@ -167,7 +194,8 @@ class BoundedClassifiers(nn.Module):
             "activation": self.activation,
             "link": self.link,
             "num_frequencies": self.num_frequencies,
-            "frequency_scale": self.frequency_scale,
+            "frequency_scale": list(self.frequency_scale),
+            "axis_share": self.axis_share,
         }
 
     def logits(self, value: Tensor) -> Tensor:
@@ -242,6 +270,89 @@ class BoundedClassifiers(nn.Module):
     def extra_repr(self) -> str:
         """Shows the architecture, not the weights."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
+
+
+class ClippedRatio(nn.Module):
+    r"""The one statistic of a density that is projected from a learned log density ratio.
+
+    .. math::
+        c(x) = \mathrm{clip}\Bigl(\frac{u(x) - s}{\theta},\, -\log 2,\, \log 2\Bigr), \qquad
+        u(x) = \frac{1}{T} \sum_t z_t(x),
+
+    with the average logit u of an ensemble, a shift s and the natural parameter :math:`\theta`, so that
+    :math:`\theta c = \mathrm{clip}(u - s, \pm \theta \log 2)`. Computed in float64 from the networks' output.
+
+    Privacy:
+        As sensitive as the table. The bound makes draws private, not this.
+
+    Args:
+        networks: the ensemble, of which the logits are used.
+        shift: s, in nats; finite.
+        theta: above 0 and finite.
+
+    Shape:
+        Input ``(..., d)``, output ``(..., 1)``, float64 in [-log 2, log 2], never NaN.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> ClippedRatio(BoundedClassifiers(4, 2), shift=0.5, theta=1.0)(torch.zeros(5, 2)).shape
+        torch.Size([5, 1])
+    """
+
+    def __init__(self, networks: BoundedClassifiers, shift: float, theta: float) -> None:
+        super().__init__()
+        if not isinstance(networks, BoundedClassifiers):
+            raise TypeError(message("networks", "be BoundedClassifiers", type(networks).__name__))
+        self.networks: BoundedClassifiers = networks
+        # Numbers, not buffers: they stay in double precision whatever the networks compute in.
+        self.shift = check_number("shift", shift, "be finite", math.isfinite)
+        self.theta = check_number("theta", theta, "be finite and above 0", lambda value: 0 < value < math.inf)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Returns the statistic c, shape ``(..., 1)``."""
+        return bound_logits((mean_logit(self.networks, value).unsqueeze(-1) - self.shift) / self.theta, "clamp")
+
+    def config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments (but the networks' weights) as a plain dict."""
+        return {"networks": self.networks.config(), "shift": self.shift, "theta": self.theta}
+
+    @classmethod
+    def from_state(cls, config: dict[str, Any], state: dict[str, Tensor]) -> ClippedRatio:
+        """Returns the statistic that ``config()`` and ``state_dict()`` describe."""
+        inner = {name.removeprefix("networks."): tensor for name, tensor in state.items()}
+        return cls(BoundedClassifiers.from_state(config["networks"], inner), config["shift"], config["theta"])
+
+
+def mean_logit(networks: BoundedClassifiers, value: Tensor) -> Tensor:
+    """Returns the ensemble's log density ratio, float64 of shape ``(...)``: the average of its logits."""
+    return networks.logits(value).double().mean(-1)
+
+
+_KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
+    kind.__name__: kind for kind in (BoundedClassifiers, ClippedRatio)
+}
+
+
+def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
+    """Returns statistics as a plain dict of tensors, numbers and text, for a file.
+
+    Raises:
+        TypeError: they are of no class of this library's.
+    """
+    kind = type(statistics).__name__
+    if not isinstance(statistics, tuple(_KINDS.values())) or kind not in _KINDS:
+        remedy = f"Use {' or '.join(_KINDS)}, or pickle the density."
+        raise TypeError(message("statistics", "be of this library to be saved", kind, remedy))
+    config = cast("BoundedClassifiers | ClippedRatio", statistics).config()
+    return {"kind": kind, "config": config, "state": dict(statistics.state_dict())}
+
+
+def rebuild_statistics(description: dict[str, Any]) -> nn.Module:
+    """Returns the statistics that :func:`describe_statistics` described."""
+    return _KINDS[description["kind"]].from_state(description["config"], description["state"])
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:

@@ -364,7 +364,7 @@ class TestCopies:
         path = tmp_path / "density.pt"
         plane.save(path)
         torch.save({**torch.load(path), "version": 99}, path)
-        with pytest.raises(ValueError, match="version must be 1, got file version=99. Update pyro_mbde"):
+        with pytest.raises(ValueError, match="version must be 2, got file version=99. Update pyro_mbde"):
             MollifiedExpFamily.load(path)
 
 

@@ -14,11 +14,11 @@ from pyro_mbde import Bounds, Guarantee, LogNormalizer
 from pyro_mbde.mollifier import (
     LOG_2,
     a_priori_guarantee,
-    estimate_log_normalizer,
     paper_natural_params,
     spending_natural_params,
     tilt_bounds,
 )
+from pyro_mbde.normalizer import estimate_log_normalizer
 
 EPSILONS = [1e-300, 1e-12, 0.1, 0.3, 1.0, 5.0, 10.0, 1e6, 1e300]
 

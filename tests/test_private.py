@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pyro_mbde import MollifiedExpFamily, private_draws
 from pyro_mbde.sampling import private
-from pyro_mbde.sampling.private import SystemSource, system_generator
+from pyro_mbde.sampling.system import SystemSource, system_generator
 
 INVERTED = ["normal-2d", "uniform-box", "multivariate-normal", "log-normal", "logit-normal", "transformed"]
 

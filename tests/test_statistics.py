@@ -94,7 +94,7 @@ def test_scale_logits() -> None:
         ({"spread": Spread(torch.zeros(3), torch.ones(3))}, "spread must hold two tensors of shape"),
         ({"spread": Spread(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
         ({"spread": Spread(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
-        ({"frequency_scale": 0.0}, "frequency_scale must be above 0"),
+        ({"frequency_scale": (0.0, 1.0)}, "frequency_scale must be finite and above 0"),
     ],
 )
 def test_arguments(arguments: dict[str, object], match: str) -> None:

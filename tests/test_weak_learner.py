@@ -59,7 +59,7 @@ class TestWeakLearner:
             ({"hidden_sizes": ()}, "hidden_sizes must name at least one layer"),
             ({"hidden_sizes": (0,)}, "hidden_sizes must be at least 1"),
             ({"num_frequencies": -1}, "num_frequencies must be at least 0"),
-            ({"frequency_scale": 0.0}, "frequency_scale must be above 0"),
+            ({"frequency_scale": (0.0, 1.0)}, "frequency_scale must be finite and above 0"),
             ({"learning_rate": 0.0}, "learning_rate must be finite and above 0"),
             ({"learning_rate": math.nan}, "learning_rate must be finite and above 0"),
             ({"momentum": 1.0}, "momentum must be in"),

@@ -3,87 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
-import secrets
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread
-from pyro_mbde.base import convert_base, inverse_draws, reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.sampling.rejection import RandomSource, TorchSource
-from pyro_mbde.serialization import UnknownDistributionError
+from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Proposals that a call may be expected to take at worst, k e^R; about an hour.
 _MAX_EXPECTED_PROPOSALS = 10**9
-#: Torch's Mersenne Twister keeps its 624 words of 32 bits as 64-bit integers behind a header of 24 bytes.
-_STATE_BYTES, _HEADER_BYTES, _NUM_WORDS = 5056, 24, 624
-
-
-class SystemSource:
-    """The operating system's generator: 53 bits a uniform, and base draws by inversion where the base can be inverted.
-
-    Other bases are drawn by torch, whose generator must then be filled from the operating system
-    (:func:`system_generator`).
-
-    Args:
-        base: the base distribution.
-    """
-
-    def __init__(self, base: Distribution) -> None:
-        self.base = base
-        self._example = reference_draws(base)
-        try:
-            # Inverted in float64, then rounded, so that tails are as long as the dtype allows.
-            self._wide_base: Distribution | None = convert_base(base, dtype=torch.float64)
-        except UnknownDistributionError:
-            self._wide_base = None
-
-    def propose(self, num_proposals: int) -> Tensor:
-        """Returns draws of the base."""
-        if self._wide_base is not None:
-            draws = inverse_draws(self._wide_base, num_proposals, _system_points)
-            if draws is not None:
-                return draws.to(self._example)
-        return self.base.sample(torch.Size([num_proposals]))
-
-    def uniforms(self, num_proposals: int) -> Tensor:
-        """Returns 53-bit uniforms."""
-        return _system_points(num_proposals, 1).squeeze(1)
-
-
-def _system_points(num_draws: int, num_dims: int) -> Tensor:
-    """Uniforms on the multiples of 2^-53 in [0, 1), float64, shape ``(num_draws, num_dims)``."""
-    words = np.frombuffer(os.urandom(8 * num_draws * num_dims), dtype=np.uint64)
-    return torch.from_numpy((words >> np.uint64(11)) * 2.0**-53).reshape(num_draws, num_dims)
-
-
-@contextmanager
-def system_generator() -> Iterator[None]:
-    """Runs the block on torch generators filled by the operating system; the caller's are put back afterwards.
-
-    Seeding would not do: of a seed, torch's CPU generator uses 32 bits, few enough to try them all against a released
-    row. Here the whole state of 19,968 bits is filled. (A CUDA generator takes a key of 64 bits, and gets one.)
-
-    Raises:
-        RuntimeError: this version of PyTorch keeps the state of its generator in another form.
-    """
-    state = bytearray(torch.Generator().get_state().numpy().tobytes())
-    if len(state) != _STATE_BYTES:
-        raise RuntimeError("torch must keep a generator of 5,056 bytes for private draws. Use a version tested here.")
-    words = np.frombuffer(os.urandom(4 * _NUM_WORDS), dtype=np.uint32).astype(np.uint64)
-    state[_HEADER_BYTES : _HEADER_BYTES + 8 * _NUM_WORDS] = words.tobytes()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.cuda.manual_seed_all(secrets.randbits(63))
-        torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))
-        yield
 
 
 def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = None, progress: bool = True) -> Tensor:

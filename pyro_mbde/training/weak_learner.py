@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from pyro_mbde._runtime import check_choice, check_count, check_number, message
 from pyro_mbde.base import Spread
-from pyro_mbde.statistics import ACTIVATIONS, LINKS, BoundedClassifiers
+from pyro_mbde.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
 
@@ -22,7 +22,7 @@ class WeakHypothesis(NamedTuple):
     """A trained classifier.
 
     Attributes:
-        classifier: one bounded classifier.
+        classifier: the bounded classifier, or several stacked.
         loss: logistic loss averaged over the last tenth of the steps, in nats. Private.
     """
 
@@ -42,7 +42,8 @@ class WeakLearner:
         activation: ``tanh``, ``relu``, ``silu``, ``gelu`` or ``softplus``.
         link: ``clamp`` or ``tanh``, see :func:`~pyro_mbde.statistics.bound_logits`.
         num_frequencies: Fourier frequencies beside the inputs; 0 for none.
-        frequency_scale: their standard deviation, in radians per unit of the base's spread.
+        frequency_scale: their smallest and largest standard deviation, in radians per unit of the base's spread.
+        axis_share: share of them that runs along one coordinate each, in [0, 1].
         standardize: whether inputs are standardised by the base's (public) spread.
         optimizer: ``adamw`` (with a one-cycle rate), ``nesterov`` or ``sgd`` (with a constant one).
         learning_rate: (largest) learning rate, above 0.
@@ -67,7 +68,8 @@ class WeakLearner:
     activation: str = "silu"
     link: str = "clamp"
     num_frequencies: int = 32
-    frequency_scale: float = 1.5
+    frequency_scale: tuple[float, float] = (1.5, 1.5)
+    axis_share: float = 0.0
     standardize: bool = True
     optimizer: str = "adamw"
     learning_rate: float = 0.01
@@ -85,7 +87,8 @@ class WeakLearner:
         for size in self.hidden_sizes:
             check_count("hidden_sizes", size)
         check_count("num_frequencies", self.num_frequencies, minimum=0)
-        check_number("frequency_scale", self.frequency_scale, "be above 0", lambda value: value > 0)
+        check_scales("frequency_scale", self.frequency_scale)
+        check_number("axis_share", self.axis_share, "be in [0, 1]", lambda value: 0 <= value <= 1)
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_choice("link", self.link, LINKS)
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -97,40 +100,49 @@ class WeakLearner:
             check_count("batch_size", self.batch_size, remedy="Pass None for all rows.")
 
     def fit(
-        self, positives: Tensor, negatives: Tensor, spread: Spread, *, on_step: Callable[[], object] = lambda: None
+        self,
+        positives: Tensor,
+        negatives: Tensor | Callable[[int], Tensor],
+        spread: Spread,
+        *,
+        num_classifiers: int = 1,
+        on_step: Callable[[], object] = lambda: None,
     ) -> WeakHypothesis:
-        """Trains one classifier.
+        """Trains one classifier, or several side by side on the same batches from starts of their own.
 
         Args:
             positives: rows of P, shape ``(n, d)``.
-            negatives: draws of Q, shape ``(m, d)``.
+            negatives: draws of Q, shape ``(m, d)``; or what returns the number of fresh ones that it is asked for.
             spread: the base's location and scale.
+            num_classifiers: how many to train.
             on_step: called after every step.
 
         Returns:
-            The classifier and its loss. Private, both.
+            The classifiers and their average loss. Private, both.
 
         Raises:
             ValueError: training diverged.
         """
         classifier = BoundedClassifiers(
-            1,
+            num_classifiers,
             positives.shape[-1],
             hidden_sizes=self.hidden_sizes,
             activation=self.activation,
             link=self.link,
             num_frequencies=self.num_frequencies,
             frequency_scale=self.frequency_scale,
+            axis_share=self.axis_share,
             spread=spread if self.standardize else None,
         ).to(positives)
         optimizer, scheduler = self._optimizer(classifier)
         losses = []
         for _ in range(self.num_steps):
-            batch_p, batch_q = self._batch(positives), self._batch(negatives)
-            logits = classifier.logits(torch.cat([batch_p, batch_q])).squeeze(-1)
+            batch_p = self._batch(positives)
+            batch_q = self._batch(negatives) if isinstance(negatives, Tensor) else negatives(len(batch_p))
+            logits = classifier.logits(torch.cat([batch_p, batch_q]))
             loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
             optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss * num_classifiers)  # as steep for each as if it were alone
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()

@@ -1,0 +1,192 @@
+"""Placing a score in public bounds and certifying where it lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import seeded
+from pyro_mbde.base import enumerate_base, quasi_draws_with_points
+from pyro_mbde.certificate import CopyLimits, certify, expected_draws
+from pyro_mbde.mollifier import Bounds, Certificate
+from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
+from pyro_mbde.projection import clip_score, project, project_a_priori
+from pyro_mbde.sampling.system import SystemSource, system_generator
+
+#: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
+#: known to this share of the tolerance.
+_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**21, 1 / 6
+#: Fresh draws in a block of the certificate, and how many are made before it is given up: four times what is planned.
+_BLOCK_SIZE, _MAX_FRESH_DRAWS = 2**15, 2**24
+#: Cells of the unit cube over which the certificate's control variate is constant, at most.
+_MAX_CELLS = 2**14
+#: Rows evaluated at a time: the hidden layers of so many stay in the processor's cache.
+_CHUNK = 2**12
+
+
+class Placement(NamedTuple):
+    r"""Where a score u goes: the tilt is :math:`f = \lambda\, \mathrm{clip}(u - s, lo, hi)`. Private.
+
+    Attributes:
+        shift: s, in nats.
+        shrinkage: lambda, 1 where the certificate was reached.
+        log_normalizer: phi of the tilt.
+    """
+
+    shift: float
+    shrinkage: float
+    log_normalizer: LogNormalizer
+
+
+class BaseScores:
+    r"""A score u of points, on draws of the base: where to shift it, and the certificate of the result.
+
+    The score is a learned log density ratio, or the sum of a boosted ensemble. The shift is found on one set of draws,
+    and the certificate uses others, fresh from the operating system: given the tilt they are independent of it, as the
+    proof asks. Both sets are kept, since one fit serves many epsilons; each density has a certificate of its own, valid
+    whatever the others'.
+
+    On a finite base both are sums over its points, exact.
+
+    Privacy:
+        Everything here but the base is private.
+
+    Args:
+        base: public base distribution, as :func:`~pyro_mbde.base.prepare_base` returns it.
+        score: u, mapping values of shape ``(n, *event_shape)`` to shape ``(n,)``; no longer changed.
+    """
+
+    def __init__(self, base: Distribution, score: Callable[[Tensor], Tensor]) -> None:
+        self._base, self._score = base, score
+        self._source = SystemSource(base)
+        # Even draws are made when they are needed, but always the same for a seeded fit.
+        self._seed = int(torch.randint(2**31, ()))
+        points = enumerate_base(base)
+        self.is_exact = points is not None
+        self._log_weights: Tensor | None = None
+        self._num_cells = 1
+        self._fresh: list[tuple[Tensor, Tensor]] = []
+        if points is None:
+            self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
+            self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.long)
+            self._add_even_draws()
+        else:
+            self._even, self._log_weights = self._evaluate(points).unsqueeze(0), base.log_prob(points).double()
+
+    def place(self, bounds: Bounds, certificate: Certificate) -> Placement:
+        r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
+
+        The projection's log-normaliser is 0 but for the error of the draws it was found on, of which more are made
+        until that is small beside the tolerance. Should the certificate fail all the same, the tilt is shrunk by
+        :math:`\lambda = \min(-lo, hi)/R`: then :math:`f` and :math:`\phi` lie in :math:`[\lambda lo, \lambda hi]`, so
+        that :math:`|\log q/q_0| \le \lambda R = \min(-lo, hi)`, which is inside [lo, hi] for certain.
+
+        Args:
+            bounds: public interval [lo, hi] of the tilt, with ``low < 0 < high``.
+            certificate: what is to be proved.
+        """
+        while True:
+            shift = project(self._even.flatten(), self._weights(), bounds)
+            log_normalizer = self._log_normalizer(shift, bounds)
+            is_close = log_normalizer.standard_error <= _CLOSE_ENOUGH * certificate.tolerance
+            if self.is_exact or is_close or self._even.numel() >= _MAX_EVEN_DRAWS:
+                break
+            self._add_even_draws()
+        if self._certify(shift, bounds, certificate):
+            return Placement(shift, 1.0, log_normalizer)
+        shrinkage = min(-bounds.low, bounds.high) / bounds.width
+        return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
+
+    def place_a_priori(self, width: float) -> Placement:
+        """Returns the best tilt in [-width/2, width/2], see :func:`~pyro_mbde.projection.project_a_priori`."""
+        shift = project_a_priori(self._even.flatten(), self._weights(), width)
+        return Placement(shift, 1.0, self._log_normalizer(shift, Bounds(-width / 2, width / 2)))
+
+    def _weights(self) -> Tensor:
+        return torch.zeros(self._even.numel()) if self._log_weights is None else self._log_weights
+
+    def _log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
+        tilts = shrinkage * clip_score(self._even, shift, bounds)
+        if self._log_weights is None:
+            return replicated_log_normalizer(tilts, bounds)
+        value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0) - torch.logsumexp(self._log_weights, 0)
+        return LogNormalizer(bounds.clamp(float(value)))
+
+    def _add_even_draws(self) -> None:
+        """Doubles the even draws of each replicate, from a first few thousand."""
+        held = self._even.shape[1]
+        size = held or _FIRST_EVEN_DRAWS // NUM_REPLICATES
+        with seeded(self._seed + held):
+            draws, points = zip(
+                *(quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)), strict=True
+            )
+        scores = self._evaluate(torch.cat(draws))
+        cells = torch.cat([self._cells(replicate, size) for replicate in points])
+        self._even = torch.cat([self._even, scores.reshape(NUM_REPLICATES, size)], 1)
+        self._even_cells = torch.cat([self._even_cells, cells.reshape(NUM_REPLICATES, size)], 1)
+
+    def _cells(self, points: Tensor | None, num_draws: int) -> Tensor:
+        """Indices of the equal cells of the unit cube that points are in; one cell where there are no points."""
+        if points is None:
+            return torch.zeros(num_draws, dtype=torch.long)
+        num_dims = min(points.shape[1], int(math.log2(_MAX_CELLS)))
+        per_dim = int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
+        self._num_cells = per_dim**num_dims
+        indices = (points[:, :num_dims] * per_dim).long().clamp(max=per_dim - 1)
+        return (indices * per_dim ** torch.arange(num_dims)).sum(1)
+
+    def _certify(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
+        r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
+
+        What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
+        from, g the average of :math:`e^f` over the even draws in a cell, and :math:`\bar g` the average of g over all
+        cells. Each cell is as likely as another, so :math:`E\,g(k) = \bar g` and :math:`E\,Y = e^\phi` whatever g is;
+        the even draws, which g is computed from, are independent of the fresh ones. Where g is close to :math:`e^f`
+        the scatter of Y is a small part of that of :math:`e^f` (control variate).
+        """
+        if self.is_exact:
+            return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance
+        tilted = clip_score(self._even, shift, bounds).exp().flatten()
+        cells = self._even_cells.flatten()
+        counts = torch.bincount(cells, minlength=self._num_cells)
+        control = torch.bincount(cells, tilted, minlength=self._num_cells) / counts.clamp(min=1)
+        control[counts == 0] = 1.0
+        # Where only a rare large value could prove it wrong, the control variate does harm: it widens the limits.
+        plans = [
+            CopyLimits(math.exp(bounds.low) - largest + mean, math.exp(bounds.high) - smallest + mean, variance)
+            for smallest, largest, mean, variance in (
+                (
+                    float(control.min()),
+                    float(control.max()),
+                    float(control.mean()),
+                    float((tilted - control[cells]).var()),
+                ),
+                (1.0, 1.0, 1.0, float(tilted.var())),
+            )
+        ]
+        use_control = expected_draws(plans[0], certificate) <= expected_draws(plans[1], certificate)
+        if not use_control:
+            control = torch.ones_like(control)
+        copies = (
+            clip_score(scores, shift, bounds).exp() - control[cells] + control.mean()
+            for scores, cells in self._blocks()
+        )
+        return certify(copies, plans[0 if use_control else 1], certificate)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores and cells of fresh draws of the base, in blocks; made when first asked for."""
+        for index in range(_MAX_FRESH_DRAWS // _BLOCK_SIZE):
+            if index == len(self._fresh):
+                with system_generator():
+                    draws, points = self._source.propose_with_points(_BLOCK_SIZE)
+                self._fresh.append((self._evaluate(draws), self._cells(points, _BLOCK_SIZE)))
+            yield self._fresh[index]
+
+    def _evaluate(self, values: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.cat([self._score(chunk).double() for chunk in torch.split(values, _CHUNK)])

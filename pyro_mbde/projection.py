@@ -1,0 +1,122 @@
+"""The KL projection: the density nearest to P that public bounds allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pyro_mbde._runtime import message
+from pyro_mbde.mollifier import Bounds
+
+
+def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
+    r"""Returns the shift of the best calibrated density: the KL projection of P.
+
+    Of all densities with :math:`lo \le \log q/q_0 \le hi`, the one that minimises KL(P, Q), so maximises
+    :math:`E_P[\log q/q_0]`, has
+
+    .. math::
+        \log \frac{q}{q_0} = \mathrm{clip}\Bigl(\log \frac{p}{q_0} - s,\, lo,\, hi\Bigr), \qquad
+        s \text{ such that } \phi(s) = \log E_{Q_0}\, e^{\mathrm{clip}(\log p/q_0 - s,\, lo,\, hi)} = 0 .
+
+    Proof: write :math:`u = q/q_0 \in [e^{lo}, e^{hi}]` with :math:`E_{Q_0} u = 1`. The objective
+    :math:`E_{Q_0}[(p/q_0) \log u]` is concave; its Lagrangian :math:`(p/q_0) \log u - \lambda u` is maximised point by
+    point, at :math:`u = (p/q_0)/\lambda` where that is in the interval and at the nearer end elsewhere:
+    :math:`s = \log \lambda`. As s rises, :math:`\phi(s)` falls, continuously, from hi to lo: it has a root, which is
+    found by bisection.
+
+    Args:
+        log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; minus infinity where p vanishes.
+        log_weights: logarithms of the points' weights under Q0, shape ``(n,)``; need not be normalised.
+        bounds: the interval, with ``low < 0 < high``, in nats.
+
+    Returns:
+        s, in nats.
+
+    Raises:
+        ValueError: the bounds do not hold 0 strictly between them.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6 (what no density
+        of the set can exceed). Csiszar. I-divergence geometry of probability distributions. Annals of Probability,
+        1975.
+
+    Example:
+        >>> ratio = torch.tensor([5.0, 0.0, -5.0], dtype=torch.float64)
+        >>> shift = project(ratio, torch.zeros(3), Bounds(-0.5, 0.5))
+        >>> clipped = (ratio - shift).clamp(-0.5, 0.5)
+        >>> clipped, abs(float(clipped.exp().mean().log())) < 1e-12
+        (tensor([ 0.5000, -0.1273, -0.5000], dtype=torch.float64), True)
+    """
+    if not bounds.low < 0 < bounds.high:
+        raise ValueError(message("bounds", "hold 0 strictly between them", bounds))
+    # Where p vanishes any u serves that the others leave room for: the clip finds it if such points rank last.
+    finite = log_ratio[torch.isfinite(log_ratio)]
+    smallest, largest = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    smallest, largest = smallest - bounds.width, largest + bounds.width
+    log_ratio = torch.nan_to_num(log_ratio, nan=smallest, neginf=smallest, posinf=largest)
+    phi = _log_normalizer_of_shift(log_ratio, log_weights, bounds)
+    return _falling_root(phi, smallest - bounds.high, largest - bounds.low)
+
+
+def project_a_priori(log_ratio: Tensor, log_weights: Tensor, width: float) -> float:
+    r"""Returns the shift of the best density with an a-priori guarantee.
+
+    There the tilt alone is bounded, :math:`f \in [-R/2, R/2]` say, since a constant added to it changes nothing. The
+    gain :math:`E_P[f] - \log E_{Q_0} e^f` is concave in f; where f is inside the interval its derivative vanishes:
+    :math:`p = q_0 e^{f - \phi}`. So :math:`f = \mathrm{clip}(\log p/q_0 - s, -R/2, R/2)` with
+    :math:`s = -\phi(s)`. As :math:`\phi` falls no faster than s grows, there is one root.
+
+    Args:
+        log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; may be infinite.
+        log_weights: logarithms of the points' weights under Q0, shape ``(n,)``.
+        width: R, in nats; above 0.
+
+    Returns:
+        s, in nats.
+
+    Example:
+        >>> ratio = torch.tensor([1.0, -1.0], dtype=torch.float64)
+        >>> round(project_a_priori(ratio, torch.zeros(2), width=0.5), 4)  # f = +-R/2, phi = log cosh(R/2)
+        -0.0309
+    """
+    bounds = Bounds(-width / 2, width / 2)
+    phi = _log_normalizer_of_shift(log_ratio, log_weights, bounds)
+    return _falling_root(lambda shift: -shift - phi(shift), bounds.low, bounds.high)
+
+
+def clip_score(score: Tensor, shift: float, bounds: Bounds) -> Tensor:
+    """Returns clip(score - shift, low, high) in float64; NaN becomes the middle of the interval."""
+    middle = (bounds.low + bounds.high) / 2
+    return torch.nan_to_num(score.double() - shift, nan=middle).clamp(bounds.low, bounds.high)
+
+
+def _log_normalizer_of_shift(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> Callable[[float], float]:
+    """The function phi(s), each value of which takes no more than a search in sorted sums."""
+    values, order = log_ratio.double().sort()
+    weights = torch.softmax(log_weights.double(), 0)[order]
+    reference = float(values[-1])
+    # Sums from the smallest value up: each is as exact as the last terms in it. 600 nats below the largest is nothing.
+    start = torch.zeros(1, dtype=torch.float64, device=values.device)
+    mass = torch.cat([start, weights.cumsum(0)])
+    tilted = torch.cat([start, (weights * (values - reference).clamp(min=-600).exp()).cumsum(0)])
+
+    def phi(shift: float) -> float:
+        edges = torch.tensor([shift + bounds.low, shift + bounds.high], dtype=torch.float64, device=values.device)
+        first, last = torch.searchsorted(values, edges).tolist()
+        below, above = float(mass[first]), float(mass[-1] - mass[last])
+        between = float(tilted[last] - tilted[first]) * math.exp(min(reference - shift, 700.0))
+        return math.log(below * math.exp(bounds.low) + between + above * math.exp(bounds.high))
+
+    return phi
+
+
+def _falling_root(function: Callable[[float], float], low: float, high: float) -> float:
+    """The root of a falling function in [low, high], by bisection to the resolution of a double."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,82 @@
+"""The tilt of a density: statistics, their natural parameters and the public interval that holds the sum."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pyro_mbde._runtime import check_number, message
+from pyro_mbde.mollifier import LOG_2, Bounds, tilt_bounds
+
+
+class Tilt:
+    r"""The function :math:`f(x) = \lambda\, \mathrm{clip}(\langle \theta, c(x) \rangle - a,\, lo,\, hi)`.
+
+    Computed in this order, which keeps the bound for every network: statistics in the network's dtype; then in float64
+    NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum less the offset a, clamped to [lo, hi],
+    times the shrinkage.
+
+    Args:
+        statistics: module mapping ``(n, d)`` to ``(n, T)``; copied, frozen and put in eval mode.
+        natural_params: theta, shape ``(T,)``, finite.
+        offset: a, finite. A constant that the log-normaliser would absorb, were it not for the clip.
+        shrinkage: lambda, in [0, 1]; what is left of the tilt where a certificate failed.
+        bounds: public interval [lo, hi], which holds 0; ``None`` for :func:`~pyro_mbde.mollifier.tilt_bounds` of
+            theta, which must then be public and the offset 0.
+        device: where theta is kept.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: a shape does not fit, a number is not finite, or an offset has no bounds.
+    """
+
+    def __init__(
+        self,
+        statistics: nn.Module,
+        natural_params: Tensor,
+        offset: float = 0.0,
+        shrinkage: float = 1.0,
+        bounds: Bounds | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if not isinstance(statistics, nn.Module):
+            raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
+        natural_params = torch.as_tensor(natural_params)
+        if natural_params.dim() != 1 or not len(natural_params):
+            raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
+        self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
+        # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
+        self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
+        if not bool(torch.isfinite(self.natural_params).all()):
+            raise ValueError(message("natural_params", "be finite", self.natural_params.tolist()))
+        self.offset = check_number("offset", offset, "be finite", math.isfinite)
+        self.shrinkage = check_number("shrinkage", shrinkage, "be in [0, 1]", lambda value: 0 <= value <= 1)
+        if bounds is None and offset:
+            raise ValueError(message("bounds", "be given where there is an offset", bounds))
+        self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
+
+    def check_output(self, features: Tensor) -> None:
+        """Raises if the statistics of one row are not as many as there are natural parameters."""
+        shape = tuple(self._statistics_at(features.unsqueeze(0)).shape)
+        wanted = (1, len(self.natural_params))
+        if shape != wanted:
+            raise ValueError(message("statistics", f"map (1, d) to {wanted} as natural_params has", shape))
+
+    def _statistics_at(self, features: Tensor) -> Tensor:
+        # A copy: what a module writes into its input must not become the draw.
+        statistics: Tensor = self.statistics(features.clone())
+        if type(statistics) is not Tensor or statistics.is_complex():
+            # A subclass of Tensor could take the clamp over.
+            kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
+            raise TypeError(message("statistics", "return a real torch.Tensor", kind))
+        return statistics
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
+        statistics = torch.nan_to_num(self._statistics_at(features).double(), nan=0.0).clamp(-LOG_2, LOG_2)
+        # Huge parameters may overflow to infinities that cancel.
+        weighted = torch.nan_to_num((statistics * self.natural_params).sum(-1) - self.offset, nan=0.0)
+        return self.shrinkage * weighted.clamp(self.bounds.low, self.bounds.high)

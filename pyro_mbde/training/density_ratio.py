@@ -1,0 +1,224 @@
+"""The log density ratio of a table to the base, learned once and projected at every epsilon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from tqdm import tqdm
+
+from pyro_mbde._runtime import check_count, check_number, check_seed, message, seeded, single_thread, with_gradients
+from pyro_mbde.base import base_spread, prepare_base
+from pyro_mbde.calibration import BaseScores
+from pyro_mbde.certificate import check_finite_epsilon, plan_certificate
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.mollifier import LOG_2, Certificate, check_skew, skewed_bounds
+from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.weak_learner import WeakLearner
+
+#: Share of epsilon that an exactly summed log-normaliser is allowed to be off by: the base's weights are float32.
+_EXACT_TOLERANCE = 1e-6
+
+
+class DensityRatio:
+    r"""Learns the log density ratio of a table to a public base, once; every epsilon is a projection of it.
+
+    An ensemble of small networks separates the table's rows (label 1) from fresh draws of the base (label 0) by
+    logistic regression; its average logit u estimates :math:`\log p/q_0`. It sees Fourier features over a sixteenfold
+    range of scales, half of them along single coordinates, so that narrow spikes on a broad hump and thin stripes need
+    no tuning.
+
+    Privacy:
+        The ratio is *not private*: it has no bound. Only draws of what :meth:`LogRatio.mollify` returns are.
+
+    Args:
+        base: public base distribution Q0.
+        weak_learner: network and optimiser; defaults to two layers of 48 and 400 steps of 1,024 + 1,024 rows.
+        ensemble_size: networks trained side by side, at least 1.
+        num_samples: rows to draw where ``fit`` is given a distribution.
+        seed: for a reproducible fit; ``None`` draws from torch's global generator.
+        progress: whether to show a progress bar.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    References:
+        Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4. Husain, Cranko, Nock.
+        Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6 (the limit).
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> base = dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1)
+        >>> ratio = DensityRatio(base, seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1)
+        >>> [ratio.mollify(epsilon) for epsilon in (0.5, 5.0)]  # doctest: +ELLIPSIS
+        [MollifiedExpFamily(epsilon=0.5, ...), MollifiedExpFamily(epsilon=5, ...)]
+    """
+
+    def __init__(
+        self,
+        base: Distribution,
+        *,
+        weak_learner: WeakLearner | None = None,
+        ensemble_size: int = 4,
+        num_samples: int = 10_000,
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.base_dist = prepare_base(base)
+        if weak_learner is None:
+            weak_learner = WeakLearner(hidden_sizes=(48, 48), frequency_scale=(0.5, 8.0), axis_share=0.5, num_steps=400)
+        if not isinstance(weak_learner, WeakLearner):
+            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+        self.weak_learner = weak_learner
+        self.ensemble_size = check_count("ensemble_size", ensemble_size)
+        self.num_samples = check_count("num_samples", num_samples, minimum=2)
+        self.seed = check_seed(seed)
+        self.progress = progress
+
+    def fit(self, data: Any) -> LogRatio:
+        """Learns the ratio of a table.
+
+        Privacy:
+            The result is as sensitive as the table, as are errors, warnings and the time taken.
+
+        Args:
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw ``num_samples`` rows from.
+
+        Returns:
+            The learned ratio.
+
+        Raises:
+            TypeError: ``data`` is of the wrong kind.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
+                training diverged.
+        """
+        bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
+        with bar, seeded(self.seed), single_thread(), with_gradients():
+            rows = to_rows(data, self.base_dist, self.num_samples)
+            dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
+            positives = rows.reshape(len(rows), -1).to(dtype).clone()
+
+            def fresh_negatives(num_draws: int) -> Tensor:
+                return self.base_dist.sample(torch.Size([num_draws])).reshape(num_draws, -1).to(positives)
+
+            hypothesis = self.weak_learner.fit(
+                positives,
+                fresh_negatives,
+                base_spread(self.base_dist),
+                num_classifiers=self.ensemble_size,
+                on_step=bar.update,
+            )
+            return LogRatio(self.base_dist, hypothesis.classifier)
+
+    def __repr__(self) -> str:
+        """Shows the settings, which are public."""
+        return f"DensityRatio(ensemble_size={self.ensemble_size}, {self.weak_learner})"
+
+
+class LogRatio:
+    """A learned log density ratio to the base, from :meth:`DensityRatio.fit`.
+
+    Privacy:
+        Not private, in nothing: neither its values nor its networks nor this object may be handed out. Draws of the
+        densities that :meth:`mollify` returns may.
+
+    Args:
+        base: the public base distribution.
+        networks: the trained ensemble; its average logit is the ratio.
+    """
+
+    def __init__(self, base: Distribution, networks: BoundedClassifiers) -> None:
+        self.base_dist = prepare_base(base)
+        self.networks = networks
+        self._scores = BaseScores(self.base_dist, self.log_ratio)
+
+    def log_ratio(self, value: Tensor) -> Tensor:
+        """Returns the estimate of log p/q0, unbounded, in nats. Not private.
+
+        Args:
+            value: shape ``(..., *event_shape)``.
+
+        Returns:
+            float64 tensor of shape ``(...)``.
+        """
+        features = value if self.base_dist.event_shape else value.unsqueeze(-1)
+        return mean_logit(self.networks, features.to(self.networks.loc.dtype))
+
+    def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
+        r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
+
+        The KL projection of the learned density on the set :math:`\{lo \le \log q/q_0 \le hi\}`
+        (:func:`~pyro_mbde.projection.project`): the tilt is :math:`\mathrm{clip}(u - s, lo, hi)`, with s such that its
+        log-normaliser is 0. That is certified on fresh draws of the base (:func:`~pyro_mbde.certificate.certify`), so
+        that the guarantee is :math:`R + 2\eta = \epsilon` in place of 2R. Should the certificate fail, the tilt is
+        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.place`); nothing public tells the two
+        apart.
+
+        With ``delta=0`` the guarantee is the a-priori one, 2R = epsilon, which holds without exception, and the shift
+        is the one that gains most; skew has no effect then. On a finite base the log-normaliser is summed, so
+        calibration takes no delta, and the guarantee has ``delta=0`` in any case.
+
+        Privacy:
+            Draws of the result carry its guarantee. Epsilon, delta and skew must be chosen without looking at the table
+            or at the result. Densities at several epsilons add up if draws of all of them are handed out, and so do
+            their deltas.
+
+        Args:
+            epsilon: privacy parameter of one draw, in nats; in (0, 700).
+            delta: probability that the certificate is wrong, in [0, 1).
+            skew: where the interval lies, in (0, 1): 1/2 is the paper's set, a lower skew allows gains up to
+                (1 - skew) epsilon.
+
+        Returns:
+            The density.
+
+        Raises:
+            TypeError: an argument is not a number.
+            ValueError: an argument is out of its range.
+
+        Example:
+            >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+            >>> ratio = DensityRatio(base, seed=0, progress=False).fit(torch.linspace(1, 2, 500))
+            >>> ratio.mollify(1.0, delta=0).guarantee
+            Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
+            >>> guarantee = ratio.mollify(1.0).guarantee
+            >>> round(guarantee.epsilon, 6), guarantee.delta, guarantee.log_ratio_range > 1.9
+            (1.0, 1e-09, True)
+        """
+        epsilon = check_finite_epsilon(epsilon)
+        delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+        skew = check_skew(skew)
+        certificate: Certificate | None
+        if self._scores.is_exact:
+            tolerance = _EXACT_TOLERANCE * epsilon
+            bounds, certificate = skewed_bounds(epsilon - 3 * tolerance, skew), Certificate(tolerance)
+        elif delta:
+            bounds, certificate = plan_certificate(epsilon, delta, skew)
+        else:
+            bounds, certificate = skewed_bounds(epsilon / 2, 0.5), None
+        with single_thread():
+            if certificate is None:
+                placement = self._scores.place_a_priori(bounds.width)
+            else:
+                placement = self._scores.place(bounds, certificate)
+        # One statistic in [-log 2, log 2], centred: theta c = clip(u - s, lo, hi) - (lo + hi)/2.
+        middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
+        return MollifiedExpFamily(
+            self.base_dist,
+            ClippedRatio(self.networks, placement.shift + middle, theta),
+            torch.tensor([theta], dtype=torch.float64),
+            placement.log_normalizer,
+            offset=-middle,
+            shrinkage=placement.shrinkage,
+            bounds=bounds,
+            certificate=certificate,
+        )
+
+    def __repr__(self) -> str:
+        """Shows that it is not private."""
+        return f"LogRatio(not private, event_shape={tuple(self.base_dist.event_shape)})"
