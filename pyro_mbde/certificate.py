@@ -52,7 +52,7 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     Example:
         >>> bounds, certificate = plan_certificate(1.0, delta=1e-9, skew=0.5)
         >>> round(bounds.width, 4), round(certificate.tolerance, 5)
-        (0.9969, 0.00157)
+        (0.9968, 0.00158)
         >>> calibrated_guarantee(bounds, certificate).epsilon <= 1.0
         True
     """
@@ -86,11 +86,10 @@ def _tolerance(bounds: Bounds, delta: float) -> float:
 
 
 class CopyLimits(NamedTuple):
-    r"""What independent unbiased copies Y of :math:`E_{Q_0} e^f` are known to lie between, and a guess at their
-    scatter.
+    r"""Limits of independent unbiased copies Y of :math:`E_{Q_0} e^f`, and a guess at their scatter.
 
     Attributes:
-        smallest: public or private, a bound that no Y is below.
+        smallest: a bound that no Y is below.
         largest: a bound that no Y is above.
         variance: a guess, which the proof does not rely on.
     """

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_epsilon, check_number
-from pyro_mbde.metrics import quadrature_grid
-from pyro_mbde.mollifier import LOG_2
+from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
+from pyro_mbde.mollifier import LOG_2, check_skew, paper_natural_params
 
 
 def boosting_regime(gamma_q: float) -> str:
@@ -66,54 +64,312 @@ def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = L
     return theta * c_max * (gamma_p + gamma_q - c_max * theta / 2)
 
 
-def best_a_priori_gain(target: Distribution, base: Distribution, epsilon: float, box: tuple[float, float]) -> float:
-    r"""Returns the most nats that any density with an a-priori guarantee of epsilon gains on the base, by quadrature.
+class Interval(NamedTuple):
+    """An estimate with a confidence interval.
 
-    The tilt is free in an interval of width :math:`R = \epsilon/2`, say :math:`[-R/2, R/2]`, since shifting it changes
-    nothing. The gain :math:`E_P[f] - \log E_{Q_0} e^f` is concave in f. Where f is inside the interval its derivative
-    vanishes: :math:`p = q_0 e^{f - \phi}`. So :math:`f = \mathrm{clip}(\log p/q_0 - s, -R/2, R/2)` with
-    :math:`s = -\phi`. As :math:`\phi` falls with s no faster than s grows, :math:`s + \phi(s)` has one root, found by
-    bisection.
+    Attributes:
+        estimate: from the sample.
+        low: lower end.
+        high: upper end.
+    """
+
+    estimate: float
+    low: float
+    high: float
+
+
+def weak_learning_constants(
+    c_p: Tensor, c_q: Tensor, *, confidence: float = 0.95, c_max: float = LOG_2
+) -> tuple[Interval, Interval]:
+    r"""Returns the weak-learning constants of a classifier, from samples, each with a confidence interval.
+
+    .. math::
+        \gamma_P = \frac{\mathbb{E}_P[c]}{c^*}, \qquad \gamma_Q = \frac{\mathbb{E}_Q[-c]}{c^*} .
+
+    The intervals hold for every sample size: by the empirical Bernstein bound, with :math:`\alpha` = 1 - confidence, n
+    values in an interval of length :math:`2c^*` with sample variance V have a mean that is off by more than
+    :math:`\sqrt{2V \log(4/\alpha)/n} + 14 c^* \log(4/\alpha)/(3(n-1))` with probability at most :math:`\alpha`.
+
+    Privacy:
+        Private where P is the table.
 
     Args:
-        target: P, with event shape (), (1,) or (2,), known in full.
-        base: Q0.
-        epsilon: privacy parameter of one draw, in nats; above 0.
-        box: lower and upper edge of a cube that holds almost all of P and Q0.
+        c_p: the classifier at draws of P that it was not trained on, shape ``(n,)``, in [-c_max, c_max].
+        c_q: at such draws of Q, shape ``(m,)``.
+        confidence: of each interval, in (0, 1).
+        c_max: c*, or any upper bound of it, in (0, log 2].
 
     Returns:
-        The largest KL(P, Q0) - KL(P, Q), in nats.
+        gamma_P and gamma_Q.
 
     Raises:
-        TypeError: epsilon is not a number.
-        ValueError: epsilon is not above 0, or the event has more than two dimensions.
+        ValueError: a value is outside the bound, a sample has fewer than two values, or an argument is out of its
+            range.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, whose limit
-        epsilon/2 is that of the wider set :math:`\mathcal{M}_\epsilon`.
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definition 1. Maurer,
+        Pontil. Empirical Bernstein Bounds and Sample Variance Penalization. 2009. Theorem 4.
 
     Example:
-        >>> import pyro.distributions as dist
-        >>> round(best_a_priori_gain(dist.Normal(2.0, 0.5), dist.Normal(0.0, 1.0), 1.0, (-6.0, 6.0)), 3)
-        0.401
+        >>> import torch
+        >>> gamma_p, _ = weak_learning_constants(torch.full((10_000,), 0.5), torch.full((10_000,), -0.5))
+        >>> round(gamma_p.estimate, 3), round(gamma_p.low, 3), round(gamma_p.high, 3)
+        (0.721, 0.719, 0.723)
     """
-    points, volume = quadrature_grid(box, target.event_shape)
-    log_p, log_q0 = target.log_prob(points).double(), base.log_prob(points).double()
-    held = (log_p > -math.inf) | (log_q0 > -math.inf)
-    p, q0, log_ratio = log_p[held].exp() * volume, log_q0[held].exp() * volume, (log_p - log_q0)[held]
-    # A wider interval than twice the log-ratio's range changes nothing, and would overflow.
-    half_width = min(check_epsilon(epsilon) / 4, 2 * float(log_ratio[torch.isfinite(log_ratio)].abs().max()))
+    alpha = 1 - check_number("confidence", confidence, "be in (0, 1)", lambda value: 0 < value < 1)
+    c_max = check_number("c_max", c_max, "be in (0, log 2]", lambda value: 0 < value <= LOG_2)
 
-    def tilt_and_normalizer(shift: float) -> tuple[Tensor, float]:
-        tilt = (log_ratio - shift).clamp(-half_width, half_width)
-        return tilt, float(torch.logsumexp(tilt + (q0 / q0.sum()).log(), 0))
+    def interval(values: Tensor) -> Interval:
+        values = values.double().flatten() / c_max
+        if len(values) < 2 or not bool((values.abs() <= 1 + 1e-6).all()):
+            raise ValueError(message("c_p and c_q", "hold at least two values in [-c_max, c_max]", len(values)))
+        log_term = math.log(4 / alpha)
+        mean, count = float(values.mean()), len(values)
+        error = math.sqrt(2 * float(values.var()) * log_term / count) + 14 * log_term / (3 * (count - 1))
+        return Interval(mean, max(mean - error, -1.0), min(mean + error, 1.0))
 
-    low, high = -half_width, half_width
-    for _ in range(60):  # halves the interval to the resolution of a double
-        shift = (low + high) / 2
-        if shift + tilt_and_normalizer(shift)[1] < 0:
-            low = shift
-        else:
-            high = shift
-    tilt, log_normalizer = tilt_and_normalizer((low + high) / 2)
-    return float((p * tilt).sum() / p.sum()) - log_normalizer
+    return interval(c_p), interval(-c_q)
+
+
+def gain_limit(epsilon: float, skew: float = 0.5) -> float:
+    r"""Returns the most that any density of the set can be nearer to any target than the base is.
+
+    Where :math:`\log q/q_0 \le (1 - \text{skew})\,\epsilon` everywhere,
+
+    .. math::
+        \Delta(Q) = \mathrm{KL}(P, Q_0) - \mathrm{KL}(P, Q) = \mathbb{E}_P\Bigl[\log \frac{q}{q_0}\Bigr]
+        \le (1 - \text{skew})\,\epsilon .
+
+    Skew 1/2 is the paper's set, with its limit epsilon/2.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats; above 0.
+        skew: where the interval lies, in (0, 1).
+
+    Returns:
+        The limit in nats.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, upper bound.
+
+    Example:
+        >>> gain_limit(1.0), gain_limit(1.0, skew=0.25)
+        (0.5, 0.75)
+    """
+    return (1 - check_skew(skew)) * check_epsilon(epsilon)
+
+
+def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: float) -> float:
+    r"""Returns what the paper's algorithm gains at least if it stays in the high-boosting regime.
+
+    .. math::
+        \Delta(Q_T) \ge \frac{\epsilon}{4}\,\bigl(1 - \theta_T\bigr)
+        \Bigl(\gamma_P + \frac{\Gamma(\gamma_Q)}{\log 2}\Bigr), \qquad \Gamma(z) = \log\frac{4}{5 - 3z},
+
+    the sum over all rounds of Theorem 5's high-boosting drop with :math:`c^*_t = \log 2`, by
+    :math:`\sum_t \theta_t = \frac{\epsilon}{4 \log 2} (1 - \theta_T)` for the paper's schedule. The paper's statement
+    has :math:`\gamma_Q` for :math:`\Gamma(\gamma_Q)/\log 2`, by :math:`\Gamma(z) \ge z \log 2`, which is false below 1.
+    As :math:`\Gamma(1) = \log 2` it still tends to epsilon/2.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats; above 0.
+        num_rounds: T, at least 1.
+        gamma_p: weak-learning constant against P in every round, in [-1, 1], taken against log 2.
+        gamma_q: against Q, in [1/3, 1], taken against log 2.
+
+    Returns:
+        The bound in nats.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, lower bound, as
+        its proof allows.
+
+    Example:
+        >>> round(boosted_gain_bound(1.0, num_rounds=3, gamma_p=1.0, gamma_q=1.0), 3)
+        0.491
+    """
+    last = float(paper_natural_params(epsilon, num_rounds)[-1])
+    return epsilon / 2 * (1 - last) * _average_edge(gamma_p, gamma_q)
+
+
+def _average_edge(gamma_p: float, gamma_q: float) -> float:
+    """The paper's average of the two constants, with Gamma(gamma_Q)/log 2 for gamma_Q, as its proofs allow."""
+    check_number("gamma_p", gamma_p, "be in [-1, 1]", lambda value: -1 <= value <= 1)
+    check_number("gamma_q", gamma_q, "be in [1/3, 1], the high-boosting regime", lambda value: 1 / 3 <= value <= 1)
+    return (gamma_p + math.log(4 / (5 - 3 * gamma_q)) / LOG_2) / 2
+
+
+def mode_mass_bound(mass: float, kl_in_mode: float, gain: float, epsilon: float, skew: float = 0.5) -> float:
+    r"""Returns how much of a region the fitted density holds at least, whatever it was fitted by.
+
+    .. math::
+        m(B, Q) \ge (1 + hi)\, m(B, P) - hi - \mathrm{KL}(P, Q_0; B) + \Delta(Q), \qquad
+        hi = (1 - \text{skew})\,\epsilon,
+
+    where :math:`m(B, \cdot)` is the mass of B and :math:`\mathrm{KL}(P, Q_0; B) = \int_B \log(p/q_0)\, dP`. It follows
+    from :math:`m(B, P) - m(B, Q) \le \mathrm{KL}(P, Q; B)` (as :math:`1 - x \le -\log x`) and from
+    :math:`\log q/q_0 \le hi` outside B. Skew 1/2 is the paper's set.
+
+    Args:
+        mass: m(B, P), in [0, 1].
+        kl_in_mode: KL(P, Q0; B), in nats.
+        gain: Delta(Q), in nats.
+        epsilon: privacy parameter of one draw, in nats; above 0.
+        skew: where the interval lies, in (0, 1).
+
+    Returns:
+        The bound; it says nothing where it is negative.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Proof of Theorem 7.
+
+    Example:
+        >>> round(mode_mass_bound(mass=0.9, kl_in_mode=0.3, gain=0.25, epsilon=1.0), 3)
+        0.8
+    """
+    mass = check_number("mass", mass, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    high = gain_limit(epsilon, skew)
+    return (1 + high) * mass - high - kl_in_mode + gain
+
+
+def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: float, alpha: float) -> float:
+    r"""Returns the mass from which on a region is certain to be captured, in the high-boosting regime.
+
+    .. math::
+        m(B, P) \ge \frac{\epsilon\,\bigl(\epsilon + (1 - g) T K\bigr)}{(\epsilon + 2\alpha)(\epsilon + T K)}
+        \;\Longrightarrow\; m(B, Q_T) \ge (1 - \alpha)\, m(B, P) - \mathrm{KL}(P, Q_0; B),
+
+    with :math:`K = 4 \log 2` and :math:`g = (\gamma_P + \Gamma(\gamma_Q)/\log 2)/2`: :func:`mode_mass_bound` with the
+    gain of :func:`boosted_gain_bound`. The paper's statement has 2 for K, and :math:`\gamma_Q` for
+    :math:`\Gamma(\gamma_Q)/\log 2`.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats; above 0.
+        num_rounds: T, at least 1.
+        gamma_p: weak-learning constant against P, in [-1, 1].
+        gamma_q: against Q, in [1/3, 1].
+        alpha: share of the region that may be missed, in [0, 1].
+
+    Returns:
+        The least mass, at most 1.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 7, as proven.
+
+    Example:
+        >>> round(mode_condition(1.0, num_rounds=3, gamma_p=0.9, gamma_q=0.9, alpha=0.5), 3)
+        0.121
+    """
+    alpha = check_number("alpha", alpha, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    epsilon = check_epsilon(epsilon)
+    steps = check_count("num_rounds", num_rounds) * 4 * LOG_2
+    missing = 1 - _average_edge(gamma_p, gamma_q)
+    return epsilon * (epsilon + missing * steps) / ((epsilon + 2 * alpha) * (epsilon + steps))
+
+
+def captured_mode_bound(mass: float, kl_in_mode: float, alpha: float) -> float:
+    """Returns (1 - alpha) m(B, P) - KL(P, Q0; B), what Theorem 7 concludes where :func:`mode_condition` is met."""
+    check_number("mass", mass, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    check_number("alpha", alpha, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    return (1 - alpha) * mass - kl_in_mode
+
+
+def kl_bound_for_any_table(kl: float, epsilon: float) -> float:
+    r"""Returns how far from P the density of *any* table is at most, if that of one table is within ``kl``.
+
+    .. math::
+        \mathrm{KL}(P, Q_D) = \mathrm{KL}(P, Q_{D'}) + \mathbb{E}_P\Bigl[\log\frac{q_{D'}}{q_D}\Bigr]
+        \le \mathrm{KL}(P, Q_{D'}) + \epsilon .
+
+    Read from right to left it is a limit: if some table gives a density that is far from P, none gives a near one.
+
+    Args:
+        kl: KL(P, Q_{D'}), in nats; at least 0.
+        epsilon: privacy parameter of one draw, in nats; above 0.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Additional formal results,
+        first lemma.
+
+    Example:
+        >>> kl_bound_for_any_table(0.25, epsilon=0.5)
+        0.75
+    """
+    return check_number("kl", kl, "be at least 0", lambda value: value >= 0) + check_epsilon(epsilon)
+
+
+def kl_bound_under_differential_privacy(kl: float, epsilon: float, num_rows: int) -> float:
+    r"""Returns how far from P every output of a differentially private learner stays at least.
+
+    If some table of m rows can give a density with :math:`\mathrm{KL}(P, Q) \ge \Delta`, then changing one row at a
+    time leads from any table to it in at most m steps of epsilon each:
+    :math:`\mathrm{KL}(P, Q_D) \ge \Delta - m\,\epsilon`.
+
+    Args:
+        kl: Delta, in nats; at least 0.
+        epsilon: of differential privacy, for one row, in nats; above 0.
+        num_rows: m, at least 1.
+
+    Returns:
+        The bound in nats, 0 where it says nothing.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Additional formal results,
+        second lemma.
+
+    Example:
+        >>> kl_bound_under_differential_privacy(5.0, epsilon=0.01, num_rows=100)
+        4.0
+    """
+    kl = check_number("kl", kl, "be at least 0", lambda value: value >= 0)
+    return max(kl - check_count("num_rows", num_rows) * check_epsilon(epsilon), 0.0)
+
+
+def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
+    r"""Returns between what the probability of a decision may lie under any other table.
+
+    Let a decision be taken from what was released by any procedure, fair or not, with probability p. Under any other
+    table its probability p' satisfies :math:`p' \le e^\epsilon p + \delta` and, as the same holds for its opposite and
+    with the tables exchanged,
+
+    .. math::
+        \max\bigl(e^{-\epsilon}(p - \delta),\; 1 - e^{\epsilon}(1 - p) - \delta,\; 0\bigr) \le p' \le
+        \min\bigl(e^{\epsilon} p + \delta,\; 1 - e^{-\epsilon}(1 - p - \delta),\; 1\bigr) .
+
+    So no group in the table can have moved it further: a bound on the bias that the data bring in.
+
+    Args:
+        probability: p, in [0, 1].
+        epsilon: of the whole release (:func:`~pyro_mbde.privacy.accounting.compose`), in nats; above 0.
+        delta: of the whole release, in [0, 1).
+
+    Returns:
+        Least and largest probability.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 6, lemma on
+        post-processing.
+
+    Example:
+        >>> tuple(round(bound, 3) for bound in post_processing_bounds(0.5, epsilon=1.0))
+        (0.184, 0.816)
+    """
+    p = check_number("probability", probability, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+    epsilon = check_epsilon(epsilon)
+    shrink, grow = math.exp(-epsilon), math.exp(min(epsilon, 700.0))
+    low = max(shrink * (p - delta), 1 - grow * (1 - p) - delta, 0.0)
+    high = min(grow * p + delta, 1 - shrink * (1 - p - delta), 1.0)
+    return low, high

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import MollifiedExpFamily, private_draws
-from pyro_mbde.sampling import private
+from pyro_mbde.sampling import system
 from pyro_mbde.sampling.system import SystemSource, system_generator
 
 INVERTED = ["normal-2d", "uniform-box", "multivariate-normal", "log-normal", "logit-normal", "transformed"]
@@ -78,7 +78,7 @@ def test_uniforms_of_the_system() -> None:
 def test_all_words_of_the_generator_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is that of a Mersenne Twister (NumPy's) with the very words that the system gave."""
     words = np.random.default_rng(3).integers(0, 2**32, 624, dtype=np.uint32)
-    monkeypatch.setattr(private.os, "urandom", lambda size: words.tobytes()[:size])
+    monkeypatch.setattr(system.os, "urandom", lambda size: words.tobytes()[:size])
     reference = np.random.RandomState()
     reference.set_state(("MT19937", words, 624))
     with system_generator():
@@ -89,7 +89,7 @@ def test_all_words_of_the_generator_are_filled(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "_STATE_BYTES", 17)
+    monkeypatch.setattr(system, "_STATE_BYTES", 17)
     with pytest.raises(RuntimeError, match="torch must keep a generator of"), system_generator():
         pass
 

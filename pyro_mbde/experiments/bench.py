@@ -1,4 +1,4 @@
-"""Measurements: what a fit gains, how long it takes, how fast draws come. Ratios and medians of one run."""
+"""Measurements. Ratios and medians of one run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import import_arviz, single_thread
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.experiments.problems import PROBLEMS, ring_tight
-from pyro_mbde.metrics import kl_gain
-from pyro_mbde.theory import best_a_priori_gain
+from pyro_mbde.experiments.bench_certificate import attack, certificate
+from pyro_mbde.experiments.bench_gain import gain, reach
+from pyro_mbde.experiments.problems import EPSILONS, ring_tight
+from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE
 
 _MCMC: Any = MCMC  # Pyro leaves it unannotated
@@ -28,37 +29,6 @@ SYSTEMS: dict[str, Callable[..., MBDE]] = {"default": MBDE, "paper": MBDE.paper}
 @click.group()
 def main() -> None:
     """Measure the library on the paper's problems."""
-
-
-@main.command()
-@click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), default=tuple(SYSTEMS))
-@click.option(
-    "--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), default=("ring-tight", "mixture-1d")
-)
-@click.option("--epsilon", "epsilons", multiple=True, type=float, default=(0.25, 1.0, 5.0), show_default=True)
-@click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Number of seeds.")
-def gain(systems: tuple[str, ...], names: tuple[str, ...], epsilons: tuple[float, ...], seeds: int) -> None:
-    """KL(P, Q0) - KL(P, Q) in nats, by quadrature; 10,000 rows, T = 3; beside the most that epsilon allows a priori."""
-    total = len(systems) * len(names) * len(epsilons) * seeds
-    with tqdm(total=total, desc="fits", unit="fit") as bar:
-        columns = "".join(f"{column:>8}" for column in ("median", "worst", "best", "limit", "seconds"))
-        bar.write(f"{'problem':<12}{'epsilon':>8}  {'system':<9}{columns}")
-        for name in names:
-            problem = PROBLEMS[name]()
-            for epsilon in epsilons:
-                limit = best_a_priori_gain(problem.target, problem.base, epsilon, problem.box)
-                for system in systems:
-                    gains, seconds = [], []
-                    for seed in range(seeds):
-                        start = time.perf_counter()
-                        density = SYSTEMS[system](problem.base, epsilon, seed=seed, progress=False).fit(problem.target)
-                        seconds.append(time.perf_counter() - start)
-                        gains.append(kl_gain(problem.target, problem.base, density, problem.box))
-                        bar.update()
-                    bar.write(
-                        f"{name:<12}{epsilon:>8g}  {system:<9}{statistics.median(gains):>8.4f}{min(gains):>8.4f}"
-                        f"{max(gains):>8.4f}{limit:>8.4f}{statistics.median(seconds):>8.2f}"
-                    )
 
 
 @main.command()
@@ -79,6 +49,33 @@ def fit(repeats: int) -> None:
     click.echo(
         f"default {default:.2f} s, paper {paper:.2f} s, ratio {statistics.median(ratios):.1f} (medians of {repeats})"
     )
+
+
+@main.command()
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--skew", type=float, default=0.3, show_default=True)
+def mollify(repeats: int, skew: float) -> None:
+    """Time of one density ratio at seven epsilons against one paper fit, on ring-tight, one thread each."""
+    problem = ring_tight()
+    rows = problem.target.sample((10_000,))
+    seconds: dict[str, list[float]] = {"fit": [], "mollify": [], "paper": []}
+    with single_thread():
+        DensityRatio(problem.base, progress=False).fit(rows)  # the first call pays for lazy imports
+        for seed in tqdm(range(repeats), desc="pairs of fits"):
+            start = time.perf_counter()
+            ratio = DensityRatio(problem.base, seed=seed, progress=False).fit(rows)
+            fitted = time.perf_counter()
+            for epsilon in EPSILONS:
+                ratio.mollify(epsilon, skew=skew)
+            mollified = time.perf_counter()
+            MBDE.paper(problem.base, 1.0, seed=seed, progress=False).fit(rows)
+            for name, value in zip(
+                seconds, (fitted - start, mollified - fitted, time.perf_counter() - mollified), strict=True
+            ):
+                seconds[name].append(value)
+    ratios = [c / (a + b) for a, b, c in zip(*seconds.values(), strict=True)]
+    medians = ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in seconds.items())
+    click.echo(f"{medians}, ratio {statistics.median(ratios):.1f} (medians of {repeats})")
 
 
 @main.command()
@@ -119,6 +116,9 @@ def _stock_random_walk(density: MollifiedExpFamily, num_samples: int) -> float:
     ess = min(float(arviz.ess(chain[..., index].numpy())) for index in range(chain.shape[-1]))
     return ess / seconds
 
+
+for command in (gain, reach, certificate, attack):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""The paper's targets, with exact densities and draws, each beside its base."""
+"""Targets with exact densities and draws: the paper's, several scales at once, more dimensions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Problem(NamedTuple):
         name: as in the figures.
         target: P.
         base: Q0, the standard normal of the paper.
-        box: lower and upper edge of a cube that holds both, for quadrature.
+        box: lower and upper edge of a cube that holds both, for quadrature; None beyond two dimensions.
     """
 
     name: str
     target: dist.TorchDistribution
     base: dist.TorchDistribution
-    box: tuple[float, float]
+    box: tuple[float, float] | None
 
 
 def _ring(radius: float, scale: float) -> dist.TorchDistribution:
@@ -60,4 +60,66 @@ def mixture_1d() -> Problem:
     return Problem("mixture-1d", target, dist.Normal(0.0, 1.0), (-9.0, 9.0))
 
 
-PROBLEMS = {problem().name: problem for problem in (ring, ring_tight, mixture_1d)}
+def _normals(weights: list[float], centres: list[list[float]], scales: list[list[float]]) -> dist.TorchDistribution:
+    """A mixture of normals with independent coordinates."""
+    modes: Any = dist.Normal(torch.tensor(centres), torch.tensor(scales))
+    mixture: dist.TorchDistribution = dist.MixtureSameFamily(dist.Categorical(torch.tensor(weights)), modes.to_event(1))
+    return mixture
+
+
+def spikes() -> Problem:
+    """Five spikes of deviation 0.08 on a broad hump: two scales, ten times apart."""
+    centres = [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.5], [0.0, 1.2], [0.5, -1.0], [-1.2, -1.0]]
+    target = _normals([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], centres, [[0.8] * 2] + [[0.08] * 2] * 5)
+    return Problem("spikes", target, _standard_normal(2), (-6.0, 6.0))
+
+
+def unequal() -> Problem:
+    """Four modes of unequal mass and width, the smallest with 3 per cent."""
+    centres = [[0.0, 0.0], [1.5, 1.5], [-1.5, 1.0], [1.0, -1.8]]
+    target = _normals([0.7, 0.2, 0.07, 0.03], centres, [[scale] * 2 for scale in (0.5, 0.3, 0.15, 0.1)])
+    return Problem("unequal", target, _standard_normal(2), (-6.0, 6.0))
+
+
+def stripes() -> Problem:
+    """Nine stripes of deviation 0.06 along one coordinate, as wide as the base along the other."""
+    places = [-3 + 0.75 * index for index in range(9)]
+    weights = [math.exp(-place * place / 2) for place in places]
+    target = _normals(weights, [[place, 0.0] for place in places], [[0.06, 1.0]] * 9)
+    return Problem("stripes", target, _standard_normal(2), (-6.0, 6.0))
+
+
+def claw() -> Problem:
+    """The claw of Marron and Wand (1992): five narrow normals on a standard one."""
+    target = dist.MixtureSameFamily(
+        dist.Categorical(torch.tensor([0.5] + [0.1] * 5)),
+        dist.Normal(torch.tensor([0.0, -1.0, -0.5, 0.0, 0.5, 1.0]), torch.tensor([1.0] + [0.1] * 5)),
+    )
+    return Problem("claw", target, dist.Normal(0.0, 1.0), (-8.0, 8.0))
+
+
+def _mixture(num_dims: int) -> Problem:
+    """Four normals of deviation 0.6 whose centres have every coordinate at +-0.8, in patterns that differ by halves."""
+    patterns = [[1 if (index >> (bit % 2)) & 1 else -1 for bit in range(num_dims)] for index in range(4)]
+    centres = [[0.8 * sign * (1 if place % 3 else -1) for place, sign in enumerate(signs)] for signs in patterns]
+    target = _normals([0.4, 0.3, 0.2, 0.1], centres, [[0.6] * num_dims] * 4)
+    return Problem(f"mixture-{num_dims}d", target, _standard_normal(num_dims), None)
+
+
+def mixture_5d() -> Problem:
+    """Four normals in five dimensions, 0.4 to 0.1 of the mass."""
+    return _mixture(5)
+
+
+def mixture_10d() -> Problem:
+    """Four normals in ten dimensions, 0.4 to 0.1 of the mass."""
+    return _mixture(10)
+
+
+#: Where figures are measured.
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+#: The three domains of the figures; targets of several scales at once; more dimensions.
+DOMAINS = {problem().name: problem for problem in (ring, ring_tight, mixture_1d)}
+SCALES = {problem().name: problem for problem in (spikes, unequal, stripes, claw)}
+DIMENSIONS = {problem().name: problem for problem in (mixture_5d, mixture_10d)}
+PROBLEMS = {**DOMAINS, **SCALES, **DIMENSIONS}

@@ -36,7 +36,7 @@ class DensityRatio:
 
     Args:
         base: public base distribution Q0.
-        weak_learner: network and optimiser; defaults to two layers of 48 and 400 steps of 1,024 + 1,024 rows.
+        weak_learner: network and optimiser; defaults to two layers of 32 and 600 steps of 512 + 512 rows.
         ensemble_size: networks trained side by side, at least 1.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -63,14 +63,21 @@ class DensityRatio:
         base: Distribution,
         *,
         weak_learner: WeakLearner | None = None,
-        ensemble_size: int = 4,
+        ensemble_size: int = 6,
         num_samples: int = 10_000,
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
         self.base_dist = prepare_base(base)
         if weak_learner is None:
-            weak_learner = WeakLearner(hidden_sizes=(48, 48), frequency_scale=(0.5, 8.0), axis_share=0.5, num_steps=400)
+            weak_learner = WeakLearner(
+                hidden_sizes=(32, 32),
+                num_frequencies=24,
+                frequency_scale=(0.5, 8.0),
+                axis_share=0.5,
+                num_steps=600,
+                batch_size=512,
+            )
         if not isinstance(weak_learner, WeakLearner):
             raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.weak_learner = weak_learner

@@ -14,21 +14,35 @@ from pyro_mbde._runtime import (
     check_choice,
     check_count,
     check_epsilon,
+    check_number,
     check_seed,
     message,
     seeded,
     single_thread,
     with_gradients,
 )
-from pyro_mbde.base import base_spread, prepare_base
+from pyro_mbde.base import base_spread, prepare_base, quasi_draws
+from pyro_mbde.calibration import BaseScores
+from pyro_mbde.certificate import check_finite_epsilon, plan_certificate
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import LOG_2, paper_natural_params, spending_natural_params
+from pyro_mbde.mollifier import (
+    LOG_2,
+    Bounds,
+    Certificate,
+    check_skew,
+    paper_natural_params,
+    spending_natural_params,
+    tilt_bounds,
+)
 from pyro_mbde.sampling.mcmc import run_mcmc
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
 from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
+#: Draws of the base that theta is fitted anew on.
+_NUM_REWEIGHTING_DRAWS = 2**15
 #: Steps that a chain on Q_{t-1} makes before its draws are used; the paper does not say how many.
 _WARMUP_STEPS = 1000
 
@@ -92,6 +106,12 @@ class MBDE:
             clip(z, +-theta_t log 2), the log-ratio itself wherever the bound allows, where the paper's theta_t clip(z,
             +-log 2) takes only a fraction of it. Privacy is the same: :math:`|c_t| \le \log 2` either way.
         sampler: how Q_{t-1} is drawn from: ``rejection`` (exact), ``random_walk`` or ``hmc`` (Pyro chains).
+        calibrated: whether the log-normaliser of the result is brought to 0 and certified there, so that the same
+            epsilon buys almost twice the width (:func:`~pyro_mbde.mollifier.calibrated_guarantee`).
+        delta: of a calibrated fit, the probability that its certificate is wrong; in (0, 1), unused otherwise.
+        skew: of a calibrated fit, where the interval of the tilt lies; in (0, 1), 1/2 is the paper's set.
+        reweighted: whether theta is fitted anew to all classifiers at the end, within the same sum of
+            :math:`|\theta_t|` (:func:`~pyro_mbde.training.reweighting.reweight`). It is private then.
         num_samples: draws of Q_{t-1} per round, at least 2; also of P, where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
@@ -125,6 +145,10 @@ class MBDE:
         schedule: str = "spend",
         sharpen: bool = True,
         sampler: str = "rejection",
+        calibrated: bool = False,
+        delta: float = 1e-9,
+        skew: float = 0.3,
+        reweighted: bool = False,
         num_samples: int = 10_000,
         seed: int | None = None,
         progress: bool = True,
@@ -141,6 +165,11 @@ class MBDE:
         support: Any = self.base_dist.support
         if support.is_discrete and sampler != "rejection":
             raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
+        self.calibrated, self.reweighted = calibrated, reweighted
+        self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
+        self.skew = check_skew(skew)
+        if calibrated:
+            check_finite_epsilon(epsilon)
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = progress
@@ -224,7 +253,7 @@ class MBDE:
             TypeError: ``data`` is of the wrong kind.
             ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
         """
-        natural_params = SCHEDULES[self.schedule](self.epsilon, self.num_rounds)
+        natural_params, plan = self._plan()
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
@@ -243,7 +272,11 @@ class MBDE:
                     # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
                     hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
                 classifiers.append(hypothesis.classifier)
-                density = self._density(classifiers, natural_params[: index + 1])
+                statistics = BoundedClassifiers.stack(classifiers)
+                if index + 1 < self.num_rounds:  # phi only sizes batches before the last round: roughly will do
+                    density = MollifiedExpFamily.normalized(
+                        self.base_dist, statistics, natural_params[: index + 1], num_draws=2**10
+                    )
                 c_p, c_q = hypothesis.classifier(positives).double(), hypothesis.classifier(negatives).double()
                 gamma_p, gamma_q = float(c_p.mean()) / LOG_2, -float(c_q.mean()) / LOG_2
                 history.append(
@@ -259,24 +292,63 @@ class MBDE:
                         seconds=time.perf_counter() - start,
                     )
                 )
+            density = self._finish(statistics, positives, natural_params, plan)
         self.history = history
-        assert density is not None  # num_rounds is at least 1
         return density
 
     def _network_dtype(self, rows: Tensor) -> torch.dtype:
         return rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
 
-    def _density(self, classifiers: list[BoundedClassifiers], natural_params: Tensor) -> MollifiedExpFamily:
-        """Stacks the classifiers so far and normalises; roughly before the last round, where phi only sizes batches."""
-        num_draws = 2**16 if len(classifiers) == self.num_rounds else 2**10
-        statistics = BoundedClassifiers.stack(classifiers)
-        return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, num_draws=num_draws)
+    def _plan(self) -> tuple[Tensor, tuple[Bounds, Certificate] | None]:
+        """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
+        if not self.calibrated:
+            return SCHEDULES[self.schedule](self.epsilon, self.num_rounds), None
+        bounds, certificate = plan_certificate(self.epsilon, self.delta, self.skew)
+        # A schedule for epsilon makes |f| at most epsilon/4. Let it reach R here, so that f spans the whole interval
+        # wherever it is shifted to: the bounds, not theta, hold a calibrated tilt.
+        natural_params = SCHEDULES[self.schedule](8 * bounds.width, self.num_rounds)
+        return natural_params, (bounds, certificate)
+
+    def _finish(
+        self,
+        statistics: BoundedClassifiers,
+        positives: Tensor,
+        natural_params: Tensor,
+        plan: tuple[Bounds, Certificate] | None,
+    ) -> MollifiedExpFamily:
+        """Fits theta anew if asked to, then normalises or calibrates."""
+        bounds = tilt_bounds(natural_params)  # of the public theta
+        if self.reweighted:
+            draws = quasi_draws(self.base_dist, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
+            with torch.no_grad():
+                c_p, c_q = statistics(positives), statistics(draws.to(positives))
+            natural_params = reweight(c_p, c_q, natural_params)
+        if plan is None:
+            return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, bounds=bounds)
+        bounds, certificate = plan
+
+        def score(value: Tensor) -> Tensor:
+            features = value if self.base_dist.event_shape else value.unsqueeze(-1)
+            weighted: Tensor = statistics(features.to(positives.dtype)).double() * natural_params.to(value.device)
+            return weighted.sum(-1)
+
+        placement = BaseScores(self.base_dist, score).place(bounds, certificate)
+        return MollifiedExpFamily(
+            self.base_dist,
+            statistics,
+            natural_params,
+            placement.log_normalizer,
+            offset=placement.shift,
+            shrinkage=placement.shrinkage,
+            bounds=bounds,
+            certificate=certificate,
+        )
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
         return (
             f"MBDE(epsilon={self.epsilon:.6g}, num_rounds={self.num_rounds}, schedule={self.schedule!r}, "
-            f"sampler={self.sampler!r}, {self.weak_learner})"
+            f"sampler={self.sampler!r}, calibrated={self.calibrated!r}, {self.weak_learner})"
         )
 
     def _draw(self, density: MollifiedExpFamily | None) -> Tensor:
