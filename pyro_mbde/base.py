@@ -98,15 +98,18 @@ def _check_draws(base: Distribution) -> None:
         raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
 
 
-def _holds_a_fitted_density(value: object) -> bool:
+def _holds_a_fitted_density(value: object, seen: frozenset[int] = frozenset()) -> bool:
     """Whether a distribution that carries a guarantee is ``value`` or inside it."""
+    if id(value) in seen:  # a transform and its inverse hold each other
+        return False
+    seen |= {id(value)}
     if isinstance(value, dict):
-        return any(_holds_a_fitted_density(item) for item in value.values())
+        return any(_holds_a_fitted_density(item, seen) for item in value.values())
     if isinstance(value, list | tuple | set):
-        return any(_holds_a_fitted_density(item) for item in value)
+        return any(_holds_a_fitted_density(item, seen) for item in value)
     if not isinstance(value, Distribution | torch.distributions.Transform):
         return False
-    return hasattr(value, "guarantee") or _holds_a_fitted_density(vars(value))
+    return hasattr(value, "guarantee") or _holds_a_fitted_density(vars(value), seen)
 
 
 def describe_base(base: Distribution) -> dict[str, Any]:

@@ -10,23 +10,57 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import seeded
+from pyro_mbde._runtime import check_number, seeded
 from pyro_mbde.base import enumerate_base, quasi_draws_with_points
-from pyro_mbde.certificate import CopyLimits, certify, expected_draws
-from pyro_mbde.mollifier import Bounds, Certificate
+from pyro_mbde.certificate import CopyLimits, certify, check_finite_epsilon, expected_draws, plan_certificate
+from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
 from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
-_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**21, 1 / 6
-#: Fresh draws in a block of the certificate, and how many are made before it is given up: four times what is planned.
-_BLOCK_SIZE, _MAX_FRESH_DRAWS = 2**15, 2**24
+_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
+#: Fresh draws in a block of the certificate, and how many are made before it is given up: eight times what is planned.
+_BLOCK_SIZE, _MAX_FRESH_DRAWS = 2**15, 2**25
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
+#: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
+_EXACT_TOLERANCE = 1e-6
 #: Rows evaluated at a time: the hidden layers of so many stay in the processor's cache.
 _CHUNK = 2**12
+
+
+def plan_calibration(
+    base: Distribution, epsilon: float, delta: float, skew: float
+) -> tuple[Bounds, Certificate | None]:
+    """Returns the public bounds of a tilt, and what is to be proved of it.
+
+    On a finite base the log-normaliser is a sum, exact but for the rounding of the base's weights: there the tolerance
+    is a millionth of epsilon, and delta 0. Elsewhere this is :func:`~pyro_mbde.certificate.plan_certificate`. Without a
+    delta there is no certificate and the width is epsilon/2, for the a-priori guarantee; nor is there where that is
+    wider, at an epsilon of 20 or more.
+
+    Args:
+        base: public base distribution.
+        epsilon: privacy parameter of one draw, in nats; in (0, 700).
+        delta: probability that a certificate is wrong, in [0, 1).
+        skew: where the interval lies, in (0, 1).
+
+    Raises:
+        TypeError: an argument is not a number.
+        ValueError: an argument is out of its range.
+    """
+    epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+    if enumerate_base(base) is not None:
+        tolerance = _EXACT_TOLERANCE * epsilon
+        return skewed_bounds(epsilon - 3 * tolerance, skew), Certificate(tolerance)
+    if delta:
+        bounds, certificate = plan_certificate(epsilon, delta, skew)
+        if bounds.width > epsilon / 2:
+            return bounds, certificate
+    return skewed_bounds(epsilon / 2, 0.5), None
 
 
 class Placement(NamedTuple):
@@ -67,18 +101,18 @@ class BaseScores:
         # Even draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
         points = enumerate_base(base)
-        self.is_exact = points is not None
+        self._is_exact = points is not None
         self._log_weights: Tensor | None = None
         self._num_cells = 1
         self._fresh: list[tuple[Tensor, Tensor]] = []
         if points is None:
             self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
-            self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.long)
+            self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
             self._add_even_draws()
         else:
             self._even, self._log_weights = self._evaluate(points).unsqueeze(0), base.log_prob(points).double()
 
-    def place(self, bounds: Bounds, certificate: Certificate) -> Placement:
+    def place(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
         The projection's log-normaliser is 0 but for the error of the draws it was found on, of which more are made
@@ -88,24 +122,23 @@ class BaseScores:
 
         Args:
             bounds: public interval [lo, hi] of the tilt, with ``low < 0 < high``.
-            certificate: what is to be proved.
+            certificate: what is to be proved; ``None`` for the a-priori guarantee, with the shift that gains most then
+                (:func:`~pyro_mbde.projection.project_a_priori`).
         """
+        if certificate is None:
+            shift = project_a_priori(self._even.flatten(), self._weights(), bounds)
+            return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
         while True:
             shift = project(self._even.flatten(), self._weights(), bounds)
             log_normalizer = self._log_normalizer(shift, bounds)
             is_close = log_normalizer.standard_error <= _CLOSE_ENOUGH * certificate.tolerance
-            if self.is_exact or is_close or self._even.numel() >= _MAX_EVEN_DRAWS:
+            if self._is_exact or is_close or self._even.numel() >= _MAX_EVEN_DRAWS:
                 break
             self._add_even_draws()
         if self._certify(shift, bounds, certificate):
             return Placement(shift, 1.0, log_normalizer)
         shrinkage = min(-bounds.low, bounds.high) / bounds.width
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
-
-    def place_a_priori(self, width: float) -> Placement:
-        """Returns the best tilt in [-width/2, width/2], see :func:`~pyro_mbde.projection.project_a_priori`."""
-        shift = project_a_priori(self._even.flatten(), self._weights(), width)
-        return Placement(shift, 1.0, self._log_normalizer(shift, Bounds(-width / 2, width / 2)))
 
     def _weights(self) -> Tensor:
         return torch.zeros(self._even.numel()) if self._log_weights is None else self._log_weights
@@ -133,12 +166,12 @@ class BaseScores:
     def _cells(self, points: Tensor | None, num_draws: int) -> Tensor:
         """Indices of the equal cells of the unit cube that points are in; one cell where there are no points."""
         if points is None:
-            return torch.zeros(num_draws, dtype=torch.long)
+            return torch.zeros(num_draws, dtype=torch.int32)
         num_dims = min(points.shape[1], int(math.log2(_MAX_CELLS)))
         per_dim = int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
         self._num_cells = per_dim**num_dims
         indices = (points[:, :num_dims] * per_dim).long().clamp(max=per_dim - 1)
-        return (indices * per_dim ** torch.arange(num_dims)).sum(1)
+        return (indices * per_dim ** torch.arange(num_dims)).sum(1).int()
 
     def _certify(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
         r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
@@ -149,7 +182,7 @@ class BaseScores:
         the even draws, which g is computed from, are independent of the fresh ones. Where g is close to :math:`e^f`
         the scatter of Y is a small part of that of :math:`e^f` (control variate).
         """
-        if self.is_exact:
+        if self._is_exact:
             return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance
         tilted = clip_score(self._even, shift, bounds).exp().flatten()
         cells = self._even_cells.flatten()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from pyro_mbde.base import quasi_draws
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.mollifier import Bounds, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, replicated_log_normalizer
-from pyro_mbde.projection import clip_score, project, project_a_priori
+from pyro_mbde.projection import clip_score, project, project_a_priori, rank_last
 
 #: Grid points per dimension: a clip's kinks want a finer grid than a density.
 _POINTS_PER_DIM = {1: 40_000, 2: 1_000}
@@ -93,15 +94,20 @@ def best_reachable(
         return _by_draws(target, base, epsilon, skew, guarantee, num_draws)
 
 
-def _place(log_ratio: Tensor, log_weights: Tensor, epsilon: float, skew: float, guarantee: str) -> tuple[float, Bounds]:
-    """Shift and bounds of the projection."""
+def _place(
+    log_ratio: Tensor, log_weights: Tensor, epsilon: float, skew: float, guarantee: str
+) -> tuple[Callable[[Tensor], Tensor], Bounds]:
+    """The tilt of the projection, as a function of the log-ratio, and its bounds."""
     # A wider interval than the log-ratio's own changes nothing, and would overflow.
     widest = 4 * float(log_ratio[torch.isfinite(log_ratio)].abs().max()) + 1
     if guarantee == "a-priori":
-        width = min(epsilon / 2, widest)
-        return project_a_priori(log_ratio, log_weights, width), Bounds(-width / 2, width / 2)
+        bounds = skewed_bounds(min(epsilon / 2, widest), 0.5)
+        shift = project_a_priori(log_ratio, log_weights, bounds)
+        return lambda ratio: clip_score(ratio, shift, bounds), bounds
     bounds = skewed_bounds(min(epsilon, widest), skew)
-    return project(log_ratio, log_weights, bounds), bounds
+    last = float(rank_last(log_ratio, bounds).min())
+    shift = project(log_ratio.clamp(min=last), log_weights, bounds)
+    return lambda ratio: clip_score(ratio.clamp(min=last), shift, bounds), bounds
 
 
 def _by_quadrature(
@@ -112,12 +118,12 @@ def _by_quadrature(
     held = (log_p > -math.inf) | (log_q0 > -math.inf)
     log_p, log_q0 = log_p[held], log_q0[held]
     log_ratio = log_p - log_q0
-    shift, bounds = _place(log_ratio, log_q0, epsilon, skew, guarantee)
-    tilt = clip_score(log_ratio, shift, bounds)
+    tilt_of, _ = _place(log_ratio, log_q0, epsilon, skew, guarantee)
+    tilt = tilt_of(log_ratio)
     weights = torch.softmax(log_p, 0)
     log_normalizer = float(torch.logsumexp(tilt + torch.log_softmax(log_q0, 0), 0))
     gain = float((weights * tilt).sum()) - log_normalizer
-    of_base = -float((weights * torch.nan_to_num(log_q0, neginf=0.0)).sum())
+    of_base = -float((weights * log_q0)[weights > 0].sum())
     return BestReachable(gain, of_base - gain, 0.0)
 
 
@@ -128,8 +134,8 @@ def _by_draws(
     at_base = torch.cat([quasi_draws(base, size) for _ in range(NUM_REPLICATES)])
     at_target = target.sample(torch.Size([num_draws]))
     ratios = [target.log_prob(points).double() - base.log_prob(points).double() for points in (at_base, at_target)]
-    shift, bounds = _place(ratios[0], torch.zeros(len(at_base)), epsilon, skew, guarantee)
-    tilts = [clip_score(ratio, shift, bounds) for ratio in ratios]
+    tilt_of, bounds = _place(ratios[0], torch.zeros(len(at_base)), epsilon, skew, guarantee)
+    tilts = [tilt_of(ratio) for ratio in ratios]
     phi = replicated_log_normalizer(tilts[0].reshape(NUM_REPLICATES, size), bounds)
     gain = float(tilts[1].mean()) - phi.value
     error = math.hypot(float(tilts[1].std()) / math.sqrt(num_draws), phi.standard_error)

@@ -29,7 +29,8 @@ def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
     found by bisection.
 
     Args:
-        log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; minus infinity where p vanishes.
+        log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``. What is infinite or NaN is clipped as by
+            :func:`clip_score`; see :func:`rank_last` for a target that vanishes where the base does not.
         log_weights: logarithms of the points' weights under Q0, shape ``(n,)``; need not be normalised.
         bounds: the interval, with ``low < 0 < high``, in nats.
 
@@ -53,39 +54,45 @@ def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
     """
     if not bounds.low < 0 < bounds.high:
         raise ValueError(message("bounds", "hold 0 strictly between them", bounds))
-    # Where p vanishes any u serves that the others leave room for: the clip finds it if such points rank last.
     finite = log_ratio[torch.isfinite(log_ratio)]
     smallest, largest = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    smallest, largest = smallest - bounds.width, largest + bounds.width
-    log_ratio = torch.nan_to_num(log_ratio, nan=smallest, neginf=smallest, posinf=largest)
     phi = _log_normalizer_of_shift(log_ratio, log_weights, bounds)
     return _falling_root(phi, smallest - bounds.high, largest - bounds.low)
 
 
-def project_a_priori(log_ratio: Tensor, log_weights: Tensor, width: float) -> float:
+def rank_last(log_ratio: Tensor, bounds: Bounds) -> Tensor:
+    """Returns a log-ratio in which points that the target never visits come last, but are not infinitely far.
+
+    Where p vanishes any density serves that the other points leave room for. The clip of :func:`project` finds it if
+    these points rank below all others by the width of the interval.
+    """
+    finite = log_ratio[torch.isfinite(log_ratio)]
+    return torch.nan_to_num(log_ratio, neginf=float(finite.min()) - bounds.width - 1 if len(finite) else 0.0)
+
+
+def project_a_priori(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
     r"""Returns the shift of the best density with an a-priori guarantee.
 
-    There the tilt alone is bounded, :math:`f \in [-R/2, R/2]` say, since a constant added to it changes nothing. The
-    gain :math:`E_P[f] - \log E_{Q_0} e^f` is concave in f; where f is inside the interval its derivative vanishes:
-    :math:`p = q_0 e^{f - \phi}`. So :math:`f = \mathrm{clip}(\log p/q_0 - s, -R/2, R/2)` with
+    There the tilt alone is bounded, and where the interval lies changes nothing, since a constant added to the tilt
+    does not. The gain :math:`E_P[f] - \log E_{Q_0} e^f` is concave in f; where f is inside the interval its derivative
+    vanishes: :math:`p = q_0 e^{f - \phi}`. So :math:`f = \mathrm{clip}(\log p/q_0 - s, lo, hi)` with
     :math:`s = -\phi(s)`. As :math:`\phi` falls no faster than s grows, there is one root.
 
     Args:
         log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; may be infinite.
         log_weights: logarithms of the points' weights under Q0, shape ``(n,)``.
-        width: R, in nats; above 0.
+        bounds: the interval, in nats.
 
     Returns:
         s, in nats.
 
     Example:
         >>> ratio = torch.tensor([1.0, -1.0], dtype=torch.float64)
-        >>> round(project_a_priori(ratio, torch.zeros(2), width=0.5), 4)  # f = +-R/2, phi = log cosh(R/2)
+        >>> round(project_a_priori(ratio, torch.zeros(2), Bounds(-0.25, 0.25)), 4)  # f = +-R/2, phi = log cosh(R/2)
         -0.0309
     """
-    bounds = Bounds(-width / 2, width / 2)
     phi = _log_normalizer_of_shift(log_ratio, log_weights, bounds)
-    return _falling_root(lambda shift: -shift - phi(shift), bounds.low, bounds.high)
+    return _falling_root(lambda shift: -shift - phi(shift), -bounds.high, -bounds.low)
 
 
 def clip_score(score: Tensor, shift: float, bounds: Bounds) -> Tensor:
@@ -96,8 +103,11 @@ def clip_score(score: Tensor, shift: float, bounds: Bounds) -> Tensor:
 
 def _log_normalizer_of_shift(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> Callable[[float], float]:
     """The function phi(s): what is clipped is found in sorted sums, and only what lies between is summed anew."""
-    values, order = log_ratio.double().sort()
-    weights = torch.softmax(log_weights.double(), 0)[order]
+    weights = torch.softmax(log_weights.double(), 0)
+    unknown = torch.isnan(log_ratio)
+    of_unknown = float(weights[unknown].sum()) * math.exp((bounds.low + bounds.high) / 2)
+    values, order = log_ratio[~unknown].double().sort()
+    weights = weights[~unknown][order]
     mass = torch.cat([weights.new_zeros(1), weights.cumsum(0)])
 
     def phi(shift: float) -> float:
@@ -105,7 +115,7 @@ def _log_normalizer_of_shift(log_ratio: Tensor, log_weights: Tensor, bounds: Bou
         first, last = torch.searchsorted(values, edges).tolist()
         below, above = float(mass[first]), float(mass[-1] - mass[last])
         between = float((weights[first:last] * (values[first:last] - shift).exp()).sum())
-        return math.log(below * math.exp(bounds.low) + between + above * math.exp(bounds.high))
+        return math.log(below * math.exp(bounds.low) + between + above * math.exp(bounds.high) + of_unknown)
 
     return phi
 

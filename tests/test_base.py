@@ -206,3 +206,13 @@ def test_independent_transforms_are_inverted(base: dist.TorchDistribution) -> No
     for level in (0.1, 0.5, 0.9):
         quantile = torch.quantile(plain, level, dim=0)
         assert bool(((draws <= quantile).double().mean(0) - level).abs().max() < 0.05)
+
+
+@pytest.mark.parametrize("name", ["log-normal", "logit-normal", "transformed"])
+def test_a_base_that_has_been_used(name: str) -> None:
+    """A transform then holds its inverse, which holds the transform."""
+    base = BASES[name]()
+    base.log_prob(base.sample(torch.Size([3])))
+    held = [transform.inv for transform in base.transforms]
+    assert prepare_base(base).event_shape == base.event_shape
+    assert len(held) == len(base.transforms)

@@ -14,9 +14,9 @@ from densities import normal
 
 from pyro_mbde import MBDE, BoundedClassifiers, MollifiedExpFamily, WeakLearner, run_mcmc
 from pyro_mbde.experiments.problems import mixture_1d, ring, ring_tight
+from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain
 from pyro_mbde.mollifier import LOG_2, paper_natural_params
-from pyro_mbde.theory import best_a_priori_gain
 from pyro_mbde.training.mbde import SAMPLERS
 
 QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=20, batch_size=64)
@@ -118,14 +118,48 @@ class TestMBDE:
         name, target, base, box = problem()  # type: ignore[misc]
         for epsilon, floor in least.items():
             density = MBDE(base, epsilon, seed=0, progress=False).fit(target)
-            gain = kl_gain(target, base, density, box)
-            assert floor < gain <= best_a_priori_gain(target, base, epsilon, box), name
+            gain = kl_gain(target, base, density, box).value
+            assert floor < gain <= best_reachable(target, base, epsilon, guarantee="a-priori", box=box).gain, name
+
+    @pytest.mark.parametrize("reweighted", [False, True])
+    @pytest.mark.parametrize("skew", [0.3, 0.5])
+    def test_calibrated_gain(self, skew: float, reweighted: bool) -> None:
+        """Past what any a-priori density reaches, within what any calibrated one does."""
+        _, target, base, box = ring_tight()
+        trainer = MBDE(base, 1.0, calibrated=True, skew=skew, reweighted=reweighted, seed=0, progress=False)
+        density = trainer.fit(target)
+        gain = kl_gain(target, base, density, box).value
+        best = best_reachable(target, base, 1.0, skew, box=box).gain
+        assert 0.95 * best < gain <= best + 1e-4
+        assert density.guarantee.delta == 1e-9
+        assert 0.999 < density.epsilon <= 1.0
+        assert abs(density.log_normalizer.value) <= density.certificate.tolerance  # type: ignore[union-attr]
+        assert [record.theta for record in trainer.history][0] == 1.0
+
+    def test_reweighting_stays_behind_public_bounds(self) -> None:
+        """A-priori: theta depends on the table, the bounds and so the guarantee do not."""
+        density = quick_trainer(normal(2), 1.0, num_rounds=4, reweighted=True).fit(torch.randn(200, 2) * 0.3 + 1)
+        plain = quick_trainer(normal(2), 1.0, num_rounds=4).fit(torch.randn(200, 2) * 0.3 + 1)
+        assert density.bounds == plain.bounds
+        assert density.guarantee == plain.guarantee
+        assert float(density.natural_params.abs().sum()) <= float(plain.natural_params.sum()) * (1 + 1e-9)
+        assert not torch.allclose(density.natural_params, plain.natural_params, rtol=1e-3)
+
+    def test_calibrated_on_a_finite_base(self) -> None:
+        """phi is summed: no density with a certificate by draws, and none needed."""
+        base = dist.Categorical(torch.ones(4) / 4)
+        rows = torch.tensor([0, 0, 0, 1] * 100)
+        density = quick_trainer(base, 1.0, calibrated=True).fit(rows)
+        probabilities = density.log_prob(density.enumerate_support()).exp()
+        assert float(probabilities.sum()) == pytest.approx(1.0, abs=1e-6)
+        assert density.guarantee.delta == 0.0
+        assert float((probabilities.log() - math.log(0.25)).max()) <= 0.7 + 1e-6
 
     def test_the_barrier_on_the_ring(self) -> None:
         problem = ring()
         density = MBDE(problem.base, 1.0, seed=0, progress=False).fit(problem.target)
         # an a-priori density of width eps/2 gains at most its width
-        assert 0.4 < kl_gain(problem.target, problem.base, density, problem.box) <= 0.5
+        assert 0.4 < kl_gain(problem.target, problem.base, density, problem.box).value <= 0.5
 
     def test_hostile_tables(self) -> None:
         """Attack: tables with nothing in common; gradient ascent on x finds no log-ratio above epsilon."""

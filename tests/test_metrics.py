@@ -1,27 +1,41 @@
-"""Quadrature and gains in closed form."""
+"""Metrics in closed form, by quadrature and by Monte Carlo."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import normal
+from densities import make_density, normal
+from scipy import stats
 
-from pyro_mbde.metrics import kl_gain, quadrature_grid
+from pyro_mbde import MollifiedExpFamily
+from pyro_mbde.metrics import (
+    Estimate,
+    compare,
+    kl_divergence,
+    kl_gain,
+    mode_coverage,
+    negative_log_likelihood,
+    quadrature_grid,
+    total_variation,
+)
 
 
 def test_gain_of_normals() -> None:
     """KL between normals in closed form."""
     target, base, density = dist.Normal(1.0, 0.5), dist.Normal(0.0, 1.0), dist.Normal(1.0, 1.0)
     # E_P[log q - log q0] = (E x^2 - E (x - 1)^2) / 2
-    assert kl_gain(target, base, density, (-5.0, 7.0)) == pytest.approx((1.25 - 0.25) / 2, abs=1e-4)
+    assert kl_gain(target, base, density, (-5.0, 7.0)).value == pytest.approx((1.25 - 0.25) / 2, abs=1e-4)
 
 
 @pytest.mark.parametrize("num_dims", [1, 2])
 def test_gain_of_vectors(num_dims: int) -> None:
     target = dist.Normal(torch.ones(num_dims), torch.ones(num_dims)).to_event(1)
     # KL(N(1, I), N(0, I)) = d / 2
-    assert kl_gain(target, normal(num_dims), target, (-7.0, 8.0)) == pytest.approx(num_dims / 2, abs=1e-4)
+    assert kl_gain(target, normal(num_dims), target, (-7.0, 8.0)).value == pytest.approx(num_dims / 2, abs=1e-4)
 
 
 def test_grids() -> None:
@@ -31,3 +45,71 @@ def test_grids() -> None:
     assert points.mean(0).tolist() == [1.0, 1.0]
     with pytest.raises(ValueError, match="event_shape must be"):
         quadrature_grid((0.0, 1.0), torch.Size([3]))
+
+
+BOX = (-9.0, 10.0)
+P, Q = dist.Normal(1.0, 1.0), dist.Normal(0.0, 1.0)
+#: Of N(1, 1) against N(0, 1).
+CLOSED = {
+    kl_divergence: 0.5,
+    negative_log_likelihood: 0.5 * math.log(2 * math.pi) + 0.5 * (1 + 1),
+    total_variation: 2 * stats.norm.cdf(0.5) - 1,
+}
+
+
+@pytest.mark.parametrize("metric", CLOSED, ids=lambda metric: metric.__name__)
+def test_closed_forms(metric: Callable[..., Estimate]) -> None:
+    exact = metric(P, Q, BOX)
+    assert exact.standard_error == 0
+    assert exact.value == pytest.approx(CLOSED[metric], abs=1e-4)
+    estimate = metric(P, Q, num_draws=200_000)
+    assert 0 < estimate.standard_error < 0.01
+    assert abs(estimate.value - CLOSED[metric]) < 4.5 * estimate.standard_error
+
+
+def test_mode_coverage_of_a_wider_target() -> None:
+    """The smallest region with 95% of N(0, 1) is [-1.96, 1.96]; N(0, 2) has 67% there."""
+    estimate = mode_coverage(dist.Normal(0.0, 2.0), dist.Normal(0.0, 1.0))
+    expected = 2 * stats.norm.cdf(stats.norm.ppf(0.975) / 2) - 1
+    assert abs(estimate.value - expected) < 4.5 * estimate.standard_error
+    assert estimate.standard_error < 0.005
+
+
+def test_mode_coverage_finds_missing_modes() -> None:
+    """Q sees one of two equal modes: P has half its mass outside."""
+    target = dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-5.0, 5.0]), 1.0))
+    estimate = mode_coverage(target, dist.Normal(5.0, 1.0))
+    assert abs(estimate.value - 0.475) < 4.5 * estimate.standard_error
+
+
+def test_the_standard_error_of_coverage_is_honest() -> None:
+    """Over repetitions the estimates scatter as their standard errors say, the level's error included."""
+    estimates = [mode_coverage(P, Q, num_draws=2000) for _ in range(200)]
+    scatter = torch.tensor([estimate.value for estimate in estimates]).std()
+    claimed = torch.tensor([estimate.standard_error for estimate in estimates]).square().mean().sqrt()
+    assert 0.8 < float(claimed / scatter) < 1.25
+
+
+def test_compare() -> None:
+    density = make_density(dist.Normal(0.0, 1.0), epsilon=2.0)
+    table = compare(P, {"base": Q, "fit": density}, BOX, num_draws=4000)
+    assert table.index.tolist() == ["base", "fit"]
+    assert table.loc["base", "kl"] == pytest.approx(0.5, abs=1e-4)
+    assert table.loc["fit", "kl"] == pytest.approx(
+        table.loc["base", "kl"] - kl_gain(P, Q, density, BOX).value, abs=1e-4
+    )
+    assert (table.filter(like="_se") >= 0).all(axis=None)
+    assert compare(P, density, num_draws=400).shape == (1, 8)
+    assert isinstance(density, MollifiedExpFamily)
+
+
+def test_more_dimensions_than_a_grid_has() -> None:
+    with pytest.raises(ValueError, match="Use Monte Carlo"):
+        kl_divergence(normal(3), normal(3), BOX)
+    assert kl_divergence(normal(3), normal(3)).value == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("mass", [0.0, 1.0, float("nan")])
+def test_mass_is_a_probability(mass: float) -> None:
+    with pytest.raises(ValueError, match="mass must be in"):
+        mode_coverage(P, Q, mass=mass)

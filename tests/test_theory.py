@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.mollifier import LOG_2
-from pyro_mbde.theory import best_a_priori_gain, boosting_regime, kl_drop_bound
+from pyro_mbde.theory import boosting_regime, kl_drop_bound
 
 
 def test_regimes() -> None:
@@ -53,39 +51,3 @@ def test_goldens() -> None:
 def test_out_of_range(arguments: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="must be"):
         kl_drop_bound(*arguments)
-
-
-def test_best_gain_on_two_values_in_closed_form() -> None:
-    """P uniform on a tenth of a uniform base: f is R/2 there and -R/2 elsewhere."""
-    base, target = dist.Uniform(0.0, 1.0), dist.Uniform(0.0, 0.1, validate_args=False)
-    width = 0.5
-    expected = width / 2 - math.log(0.1 * math.exp(width / 2) + 0.9 * math.exp(-width / 2))
-    assert best_a_priori_gain(target, base, 1.0, (0.0, 1.0)) == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 5.0])
-def test_nothing_in_the_interval_gains_more(epsilon: float) -> None:
-    """Attack: random tilts around the best one, on the grid itself."""
-    target, base, box = dist.Normal(1.0, 0.3), dist.Normal(0.0, 1.0), (-6.0, 6.0)
-    best = best_a_priori_gain(target, base, epsilon, box)
-    points, volume = quadrature_grid(box, torch.Size([]))
-    p, q0 = target.log_prob(points).double().exp() * volume, base.log_prob(points).double().exp() * volume
-    log_ratio = target.log_prob(points).double() - base.log_prob(points).double()
-    for shift in torch.linspace(-2, 2, 41).tolist():
-        for slope in (0.3, 1.0, 30.0):
-            tilt = (slope * (log_ratio - shift)).clamp(-epsilon / 4, epsilon / 4)
-            gain = float((p * tilt).sum() / p.sum() - ((q0 * tilt.exp()).sum() / q0.sum()).log())
-            assert gain <= best + 1e-9
-    assert best <= epsilon / 2
-
-
-def test_best_gain_where_epsilon_is_no_limit() -> None:
-    target, base = dist.Normal(1.0, 1.0), dist.Normal(0.0, 1.0)
-    for epsilon in (1e9, math.inf):
-        assert best_a_priori_gain(target, base, epsilon, (-7.0, 8.0)) == pytest.approx(0.5, abs=1e-3)
-
-
-def test_best_gain_where_both_densities_vanish() -> None:
-    target, base = dist.Uniform(0.0, 1.0, validate_args=False), dist.Uniform(-1.0, 2.0, validate_args=False)
-    expected = 0.25 - math.log(math.exp(0.25) / 3 + 2 * math.exp(-0.25) / 3)
-    assert best_a_priori_gain(target, base, 1.0, (-3.0, 3.0)) == pytest.approx(expected, abs=1e-3)

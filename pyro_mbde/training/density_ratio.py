@@ -9,18 +9,14 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, check_number, check_seed, message, seeded, single_thread, with_gradients
+from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread, with_gradients
 from pyro_mbde.base import base_spread, prepare_base
-from pyro_mbde.calibration import BaseScores
-from pyro_mbde.certificate import check_finite_epsilon, plan_certificate
+from pyro_mbde.calibration import BaseScores, plan_calibration
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import LOG_2, Certificate, check_skew, skewed_bounds
+from pyro_mbde.mollifier import LOG_2
 from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
 from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.weak_learner import WeakLearner
-
-#: Share of epsilon that an exactly summed log-normaliser is allowed to be off by: the base's weights are float32.
-_EXACT_TOLERANCE = 1e-6
 
 
 class DensityRatio:
@@ -36,7 +32,7 @@ class DensityRatio:
 
     Args:
         base: public base distribution Q0.
-        weak_learner: network and optimiser; defaults to two layers of 32 and 600 steps of 512 + 512 rows.
+        weak_learner: network and optimiser; defaults to two layers of 32 and 500 steps of 512 + 512 rows.
         ensemble_size: networks trained side by side, at least 1.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -75,7 +71,7 @@ class DensityRatio:
                 num_frequencies=24,
                 frequency_scale=(0.5, 8.0),
                 axis_share=0.5,
-                num_steps=600,
+                num_steps=500,
                 batch_size=512,
             )
         if not isinstance(weak_learner, WeakLearner):
@@ -197,22 +193,9 @@ class LogRatio:
             >>> round(guarantee.epsilon, 6), guarantee.delta, guarantee.log_ratio_range > 1.9
             (1.0, 1e-09, True)
         """
-        epsilon = check_finite_epsilon(epsilon)
-        delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-        skew = check_skew(skew)
-        certificate: Certificate | None
-        if self._scores.is_exact:
-            tolerance = _EXACT_TOLERANCE * epsilon
-            bounds, certificate = skewed_bounds(epsilon - 3 * tolerance, skew), Certificate(tolerance)
-        elif delta:
-            bounds, certificate = plan_certificate(epsilon, delta, skew)
-        else:
-            bounds, certificate = skewed_bounds(epsilon / 2, 0.5), None
+        bounds, certificate = plan_calibration(self.base_dist, epsilon, delta, skew)
         with single_thread():
-            if certificate is None:
-                placement = self._scores.place_a_priori(bounds.width)
-            else:
-                placement = self._scores.place(bounds, certificate)
+            placement = self._scores.place(bounds, certificate)
         # One statistic in [-log 2, log 2], centred: theta c = clip(u - s, lo, hi) - (lo + hi)/2.
         middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
         return MollifiedExpFamily(

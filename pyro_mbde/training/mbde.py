@@ -22,8 +22,8 @@ from pyro_mbde._runtime import (
     with_gradients,
 )
 from pyro_mbde.base import base_spread, prepare_base, quasi_draws
-from pyro_mbde.calibration import BaseScores
-from pyro_mbde.certificate import check_finite_epsilon, plan_certificate
+from pyro_mbde.calibration import BaseScores, plan_calibration
+from pyro_mbde.certificate import check_finite_epsilon
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import (
     LOG_2,
@@ -301,13 +301,14 @@ class MBDE:
 
     def _plan(self) -> tuple[Tensor, tuple[Bounds, Certificate] | None]:
         """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
-        if not self.calibrated:
-            return SCHEDULES[self.schedule](self.epsilon, self.num_rounds), None
-        bounds, certificate = plan_certificate(self.epsilon, self.delta, self.skew)
-        # A schedule for epsilon makes |f| at most epsilon/4. Let it reach R here, so that f spans the whole interval
-        # wherever it is shifted to: the bounds, not theta, hold a calibrated tilt.
-        natural_params = SCHEDULES[self.schedule](8 * bounds.width, self.num_rounds)
-        return natural_params, (bounds, certificate)
+        schedule = SCHEDULES[self.schedule]
+        if self.calibrated:
+            bounds, certificate = plan_calibration(self.base_dist, self.epsilon, self.delta, self.skew)
+            if certificate is not None:
+                # A schedule for epsilon makes |f| at most epsilon/4. Let it reach 2R here, so that f spans the whole
+                # interval wherever it is shifted to: the bounds, not theta, hold a calibrated tilt.
+                return schedule(8 * bounds.width, self.num_rounds), (bounds, certificate)
+        return schedule(self.epsilon, self.num_rounds), None
 
     def _finish(
         self,

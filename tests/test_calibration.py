@@ -1,0 +1,131 @@
+"""Placing a score: phi near 0, fresh draws of their own law, the fallback inside the set."""
+
+from __future__ import annotations
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, normal
+from torch import Tensor
+
+from pyro_mbde import calibration
+from pyro_mbde.base import prepare_base
+from pyro_mbde.calibration import BaseScores, plan_calibration
+from pyro_mbde.mollifier import Bounds, Certificate, calibrated_guarantee
+from pyro_mbde.normalizer import estimate_log_normalizer
+from pyro_mbde.projection import clip_score
+
+
+def waves(value: Tensor) -> Tensor:
+    """A score with many modes, of values of any shape."""
+    rows = value.double().reshape(len(value), -1)
+    return (3 * rows).sin().sum(-1) * 2 + rows.mean(-1).tanh()
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_every_base(name: str) -> None:
+    base = prepare_base(BASES[name]())
+    bounds, certificate = plan_calibration(base, 1.0, 1e-3, 0.3)
+    assert certificate is not None
+    placement = BaseScores(base, waves).place(bounds, certificate)
+    assert placement.shrinkage == 1.0
+    assert calibrated_guarantee(bounds, certificate).epsilon <= 1.0
+    again = estimate_log_normalizer(
+        lambda value: clip_score(waves(value), placement.shift, bounds), base, bounds, num_draws=2**19
+    )
+    assert abs(again.value) <= certificate.tolerance + 4.5 * again.standard_error
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli"])
+def test_a_finite_base_needs_no_delta(name: str) -> None:
+    base = prepare_base(BASES[name]())
+    bounds, certificate = plan_calibration(base, 1.0, 1e-3, 0.3)
+    assert certificate is not None
+    assert certificate.delta == 0
+    scores = BaseScores(base, waves)
+    placement = scores.place(bounds, certificate)
+    assert abs(placement.log_normalizer.value) <= certificate.tolerance
+    assert placement.log_normalizer.standard_error == 0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (100.0, 1e-9)])
+def test_no_certificate_where_none_is_of_use(epsilon: float, delta: float) -> None:
+    base = prepare_base(normal(2))
+    bounds, certificate = plan_calibration(base, epsilon, delta, 0.3)
+    assert certificate is None
+    assert bounds.width == epsilon / 2
+    placement = BaseScores(base, waves).place(bounds, certificate)
+    assert placement.shift == pytest.approx(-placement.log_normalizer.value, abs=1e-9)
+
+
+def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is certified, log q/q0 is in [lo, hi] all the same."""
+    monkeypatch.setattr(calibration, "certify", lambda *arguments: False)
+    base = prepare_base(normal(2))
+    for skew in (0.1, 0.5, 0.8):
+        bounds, certificate = plan_calibration(base, 2.0, 1e-9, skew)
+        placement = BaseScores(base, waves).place(bounds, certificate)
+        assert placement.shrinkage == pytest.approx(min(skew, 1 - skew))
+        draws = base.sample(torch.Size([20_000]))
+        tilt = placement.shrinkage * clip_score(waves(draws), placement.shift, bounds)
+        phi = placement.log_normalizer.value
+        assert bounds.low <= float(tilt.min()) - phi
+        assert float(tilt.max()) - phi <= bounds.high
+
+
+@pytest.mark.slow
+def test_certificates_with_a_control_variate_are_not_wrong_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: a shift that puts phi just beyond the tolerance, through all of the machinery, at delta = 0.2.
+
+    200 trials: 20% is 40 +- 5.7. Every trial has even draws, cells and fresh draws of its own.
+    """
+    monkeypatch.setattr(calibration, "_MAX_FRESH_DRAWS", 2**17)
+    base = prepare_base(dist.Normal(0.0, 1.0))
+    bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
+    points = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    weights = (-points.square() / 2).softmax(0)
+    scores = waves(points)
+    low, high = -10.0, 10.0
+    for _ in range(60):
+        shift = (low + high) / 2
+        phi = math.log(float((weights * clip_score(scores, shift, bounds).exp()).sum()))
+        low, high = (shift, high) if phi > -0.995 * claim.tolerance else (low, shift)
+    wrong = sum(BaseScores(base, waves)._certify(low, bounds, claim) for _ in range(200))
+    assert wrong / 200 <= 0.2 + 4 * 0.0283
+
+
+def test_cells_are_equally_likely_and_draws_keep_their_law() -> None:
+    scores = BaseScores(prepare_base(normal(2)), waves)
+    _, cells = next(scores._blocks())
+    counts = torch.bincount(cells // 128, minlength=128).double()
+    expected = counts.sum() / 128
+    chi_square = float(((counts - expected).square() / expected).sum())
+    assert abs(chi_square - 127) < 6 * math.sqrt(2 * 127)
+
+
+def test_even_draws_are_the_same_for_the_same_seed() -> None:
+    base = prepare_base(normal(2))
+
+    def shift() -> float:
+        torch.manual_seed(3)
+        return BaseScores(base, waves).place(*plan_calibration(base, 1.0, 1e-9, 0.3)).shift
+
+    assert shift() == shift()
+
+
+def test_fresh_draws_do_not_follow_the_seed() -> None:
+    base = prepare_base(normal(2))
+    blocks = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        blocks.append(next(BaseScores(base, waves)._blocks())[0])
+    assert not torch.equal(*blocks)
+
+
+def test_fresh_draws_leave_the_generator_alone() -> None:
+    scores = BaseScores(prepare_base(BASES["gamma"]()), waves)
+    state = torch.get_rng_state()
+    next(scores._blocks())
+    assert torch.equal(torch.get_rng_state(), state)
