@@ -28,7 +28,7 @@ _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
 _EXACT_TOLERANCE = 1e-6
 #: Rows evaluated at a time: the hidden layers of so many stay in the processor's cache.
-_CHUNK = 2**12
+_CHUNK = 2**11
 
 
 def plan_calibration(

@@ -121,8 +121,8 @@ def _log_normalizer_of_shift(log_ratio: Tensor, log_weights: Tensor, bounds: Bou
 
 
 def _falling_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a falling function in [low, high], by bisection to the resolution of a double."""
-    for _ in range(60):
+    """The root of a falling function in [low, high], by bisection to a few units in the twelfth digit."""
+    while high - low > 1e-12 * max(1.0, abs(low), abs(high)):
         middle = (low + high) / 2
         low, high = (middle, high) if function(middle) > 0 else (low, middle)
     return (low + high) / 2
