@@ -78,6 +78,7 @@ class MollifiedExpFamily(TorchDistribution):
 
     Example:
         >>> import pyro.distributions as dist
+        >>> from pyro_mbde.mollifier import LOG_2
         >>> base = dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1)
         >>> class Bump(nn.Module):
         ...     def forward(self, value):

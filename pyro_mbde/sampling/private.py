@@ -49,6 +49,7 @@ def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = N
         Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times tell).
 
     Example:
+        >>> import torch
         >>> from pyro_mbde import MBDE
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = MBDE(base, epsilon=1.0, progress=False).fit(torch.linspace(0, 1, 500))
