@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -13,17 +14,19 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from pyro_mbde import MBDE
-from pyro_mbde.experiments.bench import SYSTEMS, main
-from pyro_mbde.experiments.problems import PROBLEMS, Problem, mixture_1d, ring, ring_tight
+from pyro_mbde import MBDE, DensityRatio
+from pyro_mbde.experiments import bench_certificate, bench_gain, figures
+from pyro_mbde.experiments.bench import main
+from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
-@pytest.mark.parametrize("name", sorted(PROBLEMS))
+@pytest.mark.parametrize("name", sorted({**DOMAINS, **SCALES}))
 def test_boxes_hold_the_targets(name: str) -> None:
     problem = PROBLEMS[name]()
     assert problem.name == name
+    assert problem.box is not None
     points, volume = quadrature_grid(problem.box, problem.base.event_shape)
     for density in (problem.target, problem.base):
         assert float(density.log_prob(points).double().exp().sum() * volume) == pytest.approx(1.0, abs=2e-3)
@@ -46,8 +49,11 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(base: dist.TorchDistribution, epsilon: float, **options: object) -> MBDE:
         return MBDE(base, epsilon, weak_learner=learner, num_samples=200, **options)  # type: ignore[arg-type]
 
-    for name in SYSTEMS:
-        monkeypatch.setitem(SYSTEMS, name, quick)
+    for name in bench_gain.A_PRIORI:
+        monkeypatch.setitem(bench_gain.A_PRIORI, name, quick)
+    quick_ratio = partial(DensityRatio, weak_learner=learner, ensemble_size=1)
+    for module in (bench_gain, bench_certificate, figures, sys.modules["pyro_mbde.experiments.bench"]):
+        monkeypatch.setattr(module, "DensityRatio", quick_ratio)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,13 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["gain", "--seeds", "2", "--epsilon", "1", "--problem", "mixture-1d"], "mixture-1d         1  default"),
         (["fit", "--repeats", "1"], "ratio"),
+        (["mollify", "--repeats", "1"], "ratio"),
+        (
+            ["reach", "--seeds", "2", "--epsilon", "1", "--problem", "mixture-1d", "--rows", "100"],
+            "mixture-1d    0.5       1",
+        ),
+        (["certificate", "--trials", "2"], "of 2 at delta = 0.05"),
+        (["attack"], "million equal rows"),
         (["draws", "--num-draws", "100", "--repeats", "1"], "effective draws/s, ratio"),
     ],
 )
@@ -63,6 +76,37 @@ def test_bench_commands(arguments: list[str], shown: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert shown in result.output
+
+
+@pytest.mark.parametrize("name", sorted(DIMENSIONS))
+def test_more_dimensions(name: str) -> None:
+    """Four modes, told apart, whose target is what its density says."""
+    problem = DIMENSIONS[name]()
+    assert problem.box is None
+    draws = problem.base.sample(torch.Size([400_000]))
+    ratio = (problem.target.log_prob(draws) - problem.base.log_prob(draws)).double().exp()
+    assert float(ratio.mean()) == pytest.approx(1, abs=5 * float(ratio.std()) / 400_000**0.5)  # E_Q0[p/q0] = 1
+    assert len(problem.target.component_distribution.base_dist.loc.unique(dim=0)) == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["mollifier", "skew"])
+@pytest.mark.usefixtures("quick_systems")
+def test_figures(name: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(figures.main, [name, "--output", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    before = (tmp_path / f"{name}.csv").read_text()
+    assert CliRunner().invoke(figures.main, [name, "--output", str(tmp_path), "--redraw"]).exit_code == 0
+    assert (tmp_path / f"{name}.csv").read_text() == before
+
+
+@pytest.mark.parametrize("name", sorted(figures.FIGURES))
+def test_the_documentations_figures_are_drawn_from_their_tables(name: str, tmp_path: Path) -> None:
+    images = Path(__file__).parents[1] / "docs" / "images"
+    (tmp_path / f"{name}.csv").write_text((images / f"{name}.csv").read_text())
+    result = CliRunner().invoke(figures.main, [name, "--output", str(tmp_path), "--redraw"])
+    assert result.exit_code == 0, result.output
+    assert (images / f"{name}.png").exists()
 
 
 def load_example() -> ModuleType:

@@ -11,9 +11,15 @@ from densities import normal
 from torch import Tensor, nn
 
 from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
-from pyro_mbde.mollifier import paper_natural_params, spending_natural_params
-from pyro_mbde.sampling.private import SystemSource
-from pyro_mbde.statistics import LINKS, bound_logits, log_2_below
+from pyro_mbde.mollifier import (
+    LOG_2,
+    Certificate,
+    calibrated_guarantee,
+    paper_natural_params,
+    spending_natural_params,
+)
+from pyro_mbde.sampling.system import SystemSource
+from pyro_mbde.statistics import LINKS, ClippedRatio, bound_logits, log_2_below
 
 EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]
 
@@ -258,3 +264,50 @@ def test_batches_of_private_draws_follow_from_public_numbers(monkeypatch: pytest
     sizes.clear()
     private_draws(build(Constant(1.0), torch.tensor([3.0]), normal(2000)), 1, progress=False)
     assert max(sizes) * 2000 <= 2**22
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, -1e6, 1e300])
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+def test_offsets_and_shrinkage_stay_behind_public_bounds(offset: float, shrinkage: float, dtype: torch.dtype) -> None:
+    base = normal(2) if dtype == torch.float32 else dist.Normal(torch.zeros(2, dtype=dtype), 1.0).to_event(1)
+    bounds, certificate = Bounds(-0.3, 0.7), Certificate(0.01, 1e-9)
+    theta = torch.tensor([1e3, -1e3, 5.0])
+    for network in (Checkerboard(1e30, -1e30, 3), Constant(math.nan, math.inf, -math.inf)):
+        density = MollifiedExpFamily(
+            base, network, theta, 0.0, offset=offset, shrinkage=shrinkage, bounds=bounds, certificate=certificate
+        )
+        assert density.guarantee == calibrated_guarantee(bounds, certificate)
+        tilt = density.tilt(torch.randn(500, 2, dtype=dtype) * 100)
+        assert float(tilt.min()) >= shrinkage * bounds.low
+        assert float(tilt.max()) <= shrinkage * bounds.high
+        assert not bool(tilt.isnan().any())
+
+
+def test_an_offset_needs_public_bounds() -> None:
+    with pytest.raises(ValueError, match="bounds must be given where there is an offset"):
+        MollifiedExpFamily(normal(2), Constant(0.1), torch.tensor([0.1]), 0.0, offset=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"offset": math.nan}, "offset must be finite"), ({"shrinkage": 1.5}, "shrinkage must be in")],
+)
+def test_offset_and_shrinkage(options: dict[str, float], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        MollifiedExpFamily(normal(2), Constant(0.1), torch.tensor([0.1]), 0.0, bounds=Bounds(-1.0, 1.0), **options)
+
+
+@pytest.mark.parametrize("weight", [1e30, math.inf, math.nan])
+def test_a_clipped_ratio_with_hostile_weights(weight: float) -> None:
+    """What mollify builds, around networks gone mad: the tilt stays in its bounds."""
+    networks = BoundedClassifiers(2, 2)
+    with torch.no_grad():
+        networks.weights[0][:, 0] = weight
+        networks.weights[1][:, :, ::2] = -weight
+    bounds = Bounds(-0.3, 0.7)
+    theta = 0.5 / LOG_2
+    density = MollifiedExpFamily(
+        normal(2), ClippedRatio(networks, 0.2, theta), torch.tensor([theta]), 0.0, offset=-0.2, bounds=bounds
+    )
+    tilt = density.tilt(torch.randn(500, 2) * 10)
+    assert bool(((tilt >= bounds.low) & (tilt <= bounds.high)).all())

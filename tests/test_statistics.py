@@ -10,7 +10,15 @@ from torch import nn
 
 from pyro_mbde import BoundedClassifiers
 from pyro_mbde.base import Spread
-from pyro_mbde.statistics import ACTIVATIONS, LINKS, bound_logits
+from pyro_mbde.statistics import (
+    ACTIVATIONS,
+    LINKS,
+    ClippedRatio,
+    bound_logits,
+    describe_statistics,
+    mean_logit,
+    rebuild_statistics,
+)
 
 
 @pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 4, 2), (0, 2)])
@@ -94,6 +102,8 @@ def test_scale_logits() -> None:
         ({"spread": Spread(torch.zeros(3), torch.ones(3))}, "spread must hold two tensors of shape"),
         ({"spread": Spread(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
         ({"spread": Spread(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
+        ({"frequency_scale": (2.0, 1.0)}, "frequency_scale must be finite and rise"),
+        ({"axis_share": 1.5}, "axis_share must be in"),
         ({"frequency_scale": (0.0, 1.0)}, "frequency_scale must be finite and above 0"),
     ],
 )
@@ -104,3 +114,60 @@ def test_arguments(arguments: dict[str, object], match: str) -> None:
 
 def test_repr_shows_no_weights() -> None:
     assert "hidden_sizes=[25, 25, 25]" in repr(BoundedClassifiers(1, 2))
+
+
+def test_frequencies_cover_a_range_of_scales() -> None:
+    """Log-uniform scales: the logarithms of the frequencies' sizes spread evenly over the range."""
+    module = BoundedClassifiers(50, 1, num_frequencies=200, frequency_scale=(0.5, 8.0))
+    sizes = module.frequencies.abs().flatten()
+    below, middle, above = ((sizes < edge).double().mean() for edge in (0.5, 2.0, 8.0))
+    # |g| is below 1 for 68% of a normal: the median of scale times |g| is near 2 x 0.67
+    assert 0.1 < below < 0.35
+    assert 0.5 < middle < 0.8
+    assert 0.9 < above < 1.0
+
+
+def test_a_share_of_the_frequencies_runs_along_single_coordinates() -> None:
+    module = BoundedClassifiers(3, 5, num_frequencies=20, frequency_scale=(1.0, 1.0), axis_share=0.5)
+    used = (module.frequencies != 0).sum(1)  # coordinates a frequency has an entry in
+    assert used[:, :10].unique().tolist() == [1]
+    assert used[:, 10:].unique().tolist() == [5]
+    per_coordinate = (module.frequencies[..., :10] != 0).sum(-1)
+    assert per_coordinate.unique().tolist() == [2]  # each coordinate in turn
+    many = BoundedClassifiers(200, 5, num_frequencies=20, frequency_scale=(1.0, 1.0), axis_share=0.5).frequencies
+    along, across = many[..., :10].square().sum(1).mean(), many[..., 10:].square().sum(1).mean()
+    assert float(along / across) == pytest.approx(1, abs=0.15)  # as long on average
+
+
+def test_clipped_ratio() -> None:
+    networks = BoundedClassifiers(4, 2)
+    value = torch.randn(100, 2)
+    statistic = ClippedRatio(networks, shift=0.1, theta=0.05)
+    expected = ((networks.logits(value).double().mean(-1) - 0.1) / 0.05).clamp(-math.log(2), math.log(2))
+    assert statistic(value).dtype == torch.float64
+    assert torch.equal(statistic(value).squeeze(-1), expected)
+    rebuilt = rebuild_statistics(describe_statistics(statistic))
+    assert torch.equal(rebuilt(value), statistic(value))
+    assert mean_logit(networks, value).shape == (100,)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"networks": nn.Linear(2, 1)}, TypeError, "networks must be BoundedClassifiers"),
+        ({"shift": math.nan}, ValueError, "shift must be finite"),
+        ({"theta": 0.0}, ValueError, "theta must be finite and above 0"),
+    ],
+)
+def test_clipped_ratio_arguments(options: dict[str, object], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        ClippedRatio(**{"networks": BoundedClassifiers(1, 2), "shift": 0.0, "theta": 1.0, **options})  # type: ignore[arg-type]
+
+
+def test_only_our_own_statistics_can_be_described() -> None:
+    class Mine(BoundedClassifiers):
+        """A subclass, which a file could not name."""
+
+    for statistics in (nn.Linear(2, 1), Mine(1, 2)):
+        with pytest.raises(TypeError, match="statistics must be of this library"):
+            describe_statistics(statistics)
