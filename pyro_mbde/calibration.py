@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -21,8 +22,9 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
 _FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
-#: Fresh draws in a block of the certificate, and how many are made before it is given up: eight times what is planned.
-_BLOCK_SIZE, _MAX_FRESH_DRAWS = 2**15, 2**25
+#: Fresh draws in a block of the certificate, and the most that a first and a second attempt at it take: what is planned
+#: for the tilt that is hardest to certify, and four times that.
+_BLOCK_SIZE, _FRESH_DRAWS = 2**15, (2**22, 2**24)
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
@@ -116,7 +118,9 @@ class BaseScores:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
         The projection's log-normaliser is 0 but for the error of the draws it was found on, of which more are made
-        until that is small beside the tolerance. Should the certificate fail all the same, the tilt is shrunk by
+        until that seems small beside the tolerance. Should the certificate fail, the draws it was tried on help to find
+        a better shift, which is tried on new ones; each attempt has half of delta. Should that fail too, the tilt is
+        shrunk by
         :math:`\lambda = \min(-lo, hi)/R`: then :math:`f` and :math:`\phi` lie in :math:`[\lambda lo, \lambda hi]`, so
         that :math:`|\log q/q_0| \le \lambda R = \min(-lo, hi)`, which is inside [lo, hi] for certain.
 
@@ -128,17 +132,31 @@ class BaseScores:
         if certificate is None:
             shift = project_a_priori(self._even.flatten(), self._weights(), bounds)
             return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
-        while True:
-            shift = project(self._even.flatten(), self._weights(), bounds)
-            log_normalizer = self._log_normalizer(shift, bounds)
-            is_close = log_normalizer.standard_error <= _CLOSE_ENOUGH * certificate.tolerance
-            if self._is_exact or is_close or self._even.numel() >= _MAX_EVEN_DRAWS:
-                break
-            self._add_even_draws()
-        if self._certify(shift, bounds, certificate):
-            return Placement(shift, 1.0, log_normalizer)
+        for num_draws in _FRESH_DRAWS:
+            shift = self._shift(bounds, certificate)
+            # delta is shared out among the attempts: one of them may be wrong.
+            claim = replace(certificate, delta=certificate.delta / len(_FRESH_DRAWS))
+            if self._certify(shift, bounds, claim, num_draws):
+                return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
+            self._retire_fresh_draws()
         shrinkage = min(-bounds.low, bounds.high) / bounds.width
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
+
+    def _shift(self, bounds: Bounds, certificate: Certificate) -> float:
+        """The shift of the projection, on as many even draws as the tolerance asks for."""
+        while True:
+            shift = project(self._even.flatten(), self._weights(), bounds)
+            error = self._log_normalizer(shift, bounds).standard_error
+            if error <= _CLOSE_ENOUGH * certificate.tolerance or self._even.numel() >= _MAX_EVEN_DRAWS:
+                return shift
+            self._add_even_draws()
+
+    def _retire_fresh_draws(self) -> None:
+        """Adds draws that a certificate has been tried on to those that shifts are found on; new ones replace them."""
+        if self._fresh:
+            scores, cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*self._fresh, strict=True))
+            self._even, self._even_cells = torch.cat([self._even, scores], 1), torch.cat([self._even_cells, cells], 1)
+            self._fresh = []
 
     def _weights(self) -> Tensor:
         return torch.zeros(self._even.numel()) if self._log_weights is None else self._log_weights
@@ -173,7 +191,7 @@ class BaseScores:
         indices = (points[:, :num_dims] * per_dim).long().clamp(max=per_dim - 1)
         return (indices * per_dim ** torch.arange(num_dims)).sum(1).int()
 
-    def _certify(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
+    def _certify(self, shift: float, bounds: Bounds, certificate: Certificate, num_draws: int) -> bool:
         r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
 
         What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
@@ -207,13 +225,13 @@ class BaseScores:
             control = torch.ones_like(control)
         copies = (
             clip_score(scores, shift, bounds).exp() - control[cells] + control.mean()
-            for scores, cells in self._blocks()
+            for scores, cells in self._blocks(num_draws)
         )
         return certify(copies, plans[0 if use_control else 1], certificate)
 
-    def _blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, num_draws: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Scores and cells of fresh draws of the base, in blocks; made when first asked for."""
-        for index in range(_MAX_FRESH_DRAWS // _BLOCK_SIZE):
+        for index in range(num_draws // _BLOCK_SIZE):
             if index == len(self._fresh):
                 with system_generator():
                     draws, points = self._source.propose_with_points(_BLOCK_SIZE)

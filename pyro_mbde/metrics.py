@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -208,7 +208,7 @@ def mode_coverage(
 
 def compare(
     target: Distribution,
-    densities: Distribution | Mapping[str, Distribution],
+    densities: Distribution | Sequence[Distribution] | Mapping[str, Distribution],
     box: Box | None = None,
     *,
     num_draws: int = 100_000,
@@ -217,7 +217,7 @@ def compare(
 
     Args:
         target: P.
-        densities: Q, or several by name.
+        densities: Q; or several, in a list or by name.
         box: as for :func:`kl_gain`.
         num_draws: as for :func:`kl_gain` and :func:`mode_coverage`.
 
@@ -230,7 +230,9 @@ def compare(
         >>> compare(normal, {"itself": normal}, (-8.0, 8.0)).columns.tolist()[:4]
         ['nll', 'nll_se', 'kl', 'kl_se']
     """
-    named = {"density": densities} if isinstance(densities, Distribution) else dict(densities)
+    if isinstance(densities, Distribution):
+        densities = [densities]
+    named = dict(densities) if isinstance(densities, Mapping) else dict(enumerate(densities))
     rows = []
     for density in named.values():
         estimates = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pyro.distributions as dist
 import pytest
@@ -76,12 +77,11 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_certificates_with_a_control_variate_are_not_wrong_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
     """Attack: a shift that puts phi just beyond the tolerance, through all of the machinery, at delta = 0.2.
 
     200 trials: 20% is 40 +- 5.7. Every trial has even draws, cells and fresh draws of its own.
     """
-    monkeypatch.setattr(calibration, "_MAX_FRESH_DRAWS", 2**17)
     base = prepare_base(dist.Normal(0.0, 1.0))
     bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
     points = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
@@ -92,13 +92,32 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often(monkeypatch
         shift = (low + high) / 2
         phi = math.log(float((weights * clip_score(scores, shift, bounds).exp()).sum()))
         low, high = (shift, high) if phi > -0.995 * claim.tolerance else (low, shift)
-    wrong = sum(BaseScores(base, waves)._certify(low, bounds, claim) for _ in range(200))
+    wrong = sum(BaseScores(base, waves)._certify(low, bounds, claim, 2**17) for _ in range(200))
     assert wrong / 200 <= 0.2 + 4 * 0.0283
+
+
+def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is tried on new ones, so that it is as independent of them, each with half of delta."""
+    base = prepare_base(normal(2))
+    bounds, certificate = Bounds(-0.3, 0.7), Certificate(0.1, 1e-6)
+    seen: list[tuple[float, Tensor]] = []
+
+    def refuse(blocks: Iterator[Tensor], limits: object, claim: Certificate) -> bool:
+        seen.append((claim.delta, next(iter(blocks))))
+        return len(seen) == 2
+
+    monkeypatch.setattr(calibration, "certify", refuse)
+    scores = BaseScores(base, waves)
+    num_even = scores._even.numel()
+    assert scores.place(bounds, certificate).shrinkage == 1.0
+    assert scores._even.numel() == num_even + len(seen[0][1])
+    assert [delta for delta, _ in seen] == [5e-7, 5e-7]
+    assert not torch.equal(seen[0][1], seen[1][1])
 
 
 def test_cells_are_equally_likely_and_draws_keep_their_law() -> None:
     scores = BaseScores(prepare_base(normal(2)), waves)
-    _, cells = next(scores._blocks())
+    _, cells = next(scores._blocks(2**17))
     counts = torch.bincount(cells // 128, minlength=128).double()
     expected = counts.sum() / 128
     chi_square = float(((counts - expected).square() / expected).sum())
@@ -120,12 +139,12 @@ def test_fresh_draws_do_not_follow_the_seed() -> None:
     blocks = []
     for _ in range(2):
         torch.manual_seed(3)
-        blocks.append(next(BaseScores(base, waves)._blocks())[0])
+        blocks.append(next(BaseScores(base, waves)._blocks(2**17))[0])
     assert not torch.equal(*blocks)
 
 
 def test_fresh_draws_leave_the_generator_alone() -> None:
     scores = BaseScores(prepare_base(BASES["gamma"]()), waves)
     state = torch.get_rng_state()
-    next(scores._blocks())
+    next(scores._blocks(2**17))
     assert torch.equal(torch.get_rng_state(), state)

@@ -100,6 +100,7 @@ def test_compare() -> None:
     )
     assert (table.filter(like="_se") >= 0).all(axis=None)
     assert compare(P, density, num_draws=400).shape == (1, 8)
+    assert compare(P, [Q, density], num_draws=400).index.tolist() == [0, 1]
     assert isinstance(density, MollifiedExpFamily)
 
 
