@@ -305,9 +305,9 @@ class MBDE:
         if self.calibrated:
             bounds, certificate = plan_calibration(self.base_dist, self.epsilon, self.delta, self.skew)
             if certificate is not None:
-                # A schedule for epsilon makes |f| at most epsilon/4. Let it reach 2R here, so that f spans the whole
-                # interval wherever it is shifted to: the bounds, not theta, hold a calibrated tilt.
-                return schedule(8 * bounds.width, self.num_rounds), (bounds, certificate)
+                # A schedule for epsilon makes |f| at most epsilon/4. Here f reaches 2R, and 2 nats at least, so that it
+                # spans the whole interval wherever that comes to lie: the bounds, not theta, hold a calibrated tilt.
+                return schedule(8 * max(bounds.width, 1.0), self.num_rounds), (bounds, certificate)
         return schedule(self.epsilon, self.num_rounds), None
 
     def _finish(
