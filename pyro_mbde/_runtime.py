@@ -48,6 +48,13 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Returns ``value``, or raises if it is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TypeError(message(name, "be True or False", value))
+    return value
+
+
 def check_seed(seed: Any) -> int | None:
     """Returns ``seed`` as an int or None, or raises if it can seed no generator."""
     if seed is None:

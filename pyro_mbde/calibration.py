@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from tqdm import tqdm
 
 from pyro_mbde._runtime import check_number, seeded
 from pyro_mbde.base import enumerate_base, quasi_draws_with_points
@@ -95,11 +96,13 @@ class BaseScores:
     Args:
         base: public base distribution, as :func:`~pyro_mbde.base.prepare_base` returns it.
         score: u, mapping values of shape ``(n, *event_shape)`` to shape ``(n,)``; no longer changed.
+        progress: whether to show a progress bar when placing takes more than a second.
     """
 
-    def __init__(self, base: Distribution, score: Callable[[Tensor], Tensor]) -> None:
-        self._base, self._score = base, score
+    def __init__(self, base: Distribution, score: Callable[[Tensor], Tensor], *, progress: bool = True) -> None:
+        self._base, self._score, self._progress = base, score, progress
         self._source = SystemSource(base)
+        self._bar = tqdm(disable=True)
         # Even draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
         points = enumerate_base(base)
@@ -132,6 +135,12 @@ class BaseScores:
         if certificate is None:
             shift = project_a_priori(self._even.flatten(), self._weights(), bounds)
             return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
+        with tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress) as self._bar:
+            placement = self._place_certified(bounds, certificate)
+        self._bar = tqdm(disable=True)  # one that shows cannot be pickled
+        return placement
+
+    def _place_certified(self, bounds: Bounds, certificate: Certificate) -> Placement:
         for num_draws in _FRESH_DRAWS:
             shift = self._shift(bounds, certificate)
             # delta is shared out among the attempts: one of them may be wrong.
@@ -239,5 +248,9 @@ class BaseScores:
             yield self._fresh[index]
 
     def _evaluate(self, values: Tensor) -> Tensor:
+        scores = []
         with torch.no_grad():
-            return torch.cat([self._score(chunk).double() for chunk in torch.split(values, _CHUNK)])
+            for chunk in torch.split(values, _CHUNK):
+                scores.append(self._score(chunk).double())
+                self._bar.update(len(chunk))
+        return torch.cat(scores)

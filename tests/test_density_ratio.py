@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
+import pickle
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, normal
+from tqdm import tqdm
 
-from pyro_mbde import DensityRatio, MollifiedExpFamily, WeakLearner, private_draws
+from pyro_mbde import DensityRatio, MollifiedExpFamily, WeakLearner, calibration, private_draws
 from pyro_mbde.experiments.bench_certificate import hostile_tables, largest_log_ratio
 from pyro_mbde.experiments.problems import (
     EPSILONS,
@@ -174,6 +177,35 @@ def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     x = torch.randn(50, 2)
     assert torch.equal(first.log_prob(x), second.log_prob(x))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_where_gradients_are_off(tight: LogRatio, context: Callable[[], AbstractContextManager[None]]) -> None:
+    with context():
+        density = tight.mollify(1.0)
+    x = torch.zeros(2, requires_grad=True)
+    torch.autograd.backward(density.log_prob(x))
+    assert x.grad is not None
+
+
+def test_a_ratio_can_be_pickled(tight: LogRatio) -> None:
+    again = pickle.loads(pickle.dumps(tight))
+    x = torch.randn(20, 2)
+    assert torch.equal(again.mollify(1.0).tilt(x), tight.mollify(1.0).tilt(x))
+
+
+def test_a_progress_bar_where_it_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratio = quick_ratio(normal(2), torch.randn(100, 2), progress=True)
+    capsys.readouterr()
+    monkeypatch.setattr(calibration, "tqdm", lambda **options: tqdm(**{**options, "delay": 0, "mininterval": 0}))
+    ratio.mollify(1.0)
+    assert "calibration" in capsys.readouterr().err
+    pickle.dumps(ratio)
+    ratio = quick_ratio(normal(2), torch.randn(100, 2))
+    ratio.mollify(1.0)
+    assert capsys.readouterr().err == ""
 
 
 def test_later_changes_to_a_density_do_not_reach_the_ratio(tight: LogRatio) -> None:

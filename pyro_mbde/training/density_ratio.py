@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread, with_gradients
 from pyro_mbde.base import base_spread, prepare_base
-from pyro_mbde.calibration import BaseScores, plan_calibration
+from pyro_mbde.calibration import BaseScores, Placement, plan_calibration
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import LOG_2
+from pyro_mbde.mollifier import LOG_2, Bounds, Certificate
 from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
 from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -116,7 +116,7 @@ class DensityRatio:
                 num_classifiers=self.ensemble_size,
                 on_step=bar.update,
             )
-            return LogRatio(self.base_dist, hypothesis.classifier)
+            return LogRatio(self.base_dist, hypothesis.classifier, progress=self.progress)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -133,12 +133,13 @@ class LogRatio:
     Args:
         base: the public base distribution.
         networks: the trained ensemble; its average logit is the ratio.
+        progress: whether to show a progress bar where :meth:`mollify` takes more than a second.
     """
 
-    def __init__(self, base: Distribution, networks: BoundedClassifiers) -> None:
+    def __init__(self, base: Distribution, networks: BoundedClassifiers, *, progress: bool = True) -> None:
         self.base_dist = prepare_base(base)
         self.networks = networks
-        self._scores = BaseScores(self.base_dist, self.log_ratio)
+        self._scores = BaseScores(self.base_dist, self.log_ratio, progress=progress)
 
     def log_ratio(self, value: Tensor) -> Tensor:
         """Returns the estimate of log p/q0, unbounded, in nats. Not private.
@@ -194,8 +195,11 @@ class LogRatio:
             (1.0, 1e-09, True)
         """
         bounds, certificate = plan_calibration(self.base_dist, epsilon, delta, skew)
-        with single_thread():
+        with single_thread(), with_gradients():
             placement = self._scores.place(bounds, certificate)
+            return self._density(placement, bounds, certificate)
+
+    def _density(self, placement: Placement, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
         # One statistic in [-log 2, log 2], centred: theta c = clip(u - s, lo, hi) - (lo + hi)/2.
         middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
         return MollifiedExpFamily(

@@ -14,6 +14,7 @@ from pyro_mbde._runtime import (
     check_choice,
     check_count,
     check_epsilon,
+    check_flag,
     check_number,
     check_seed,
     message,
@@ -160,12 +161,13 @@ class MBDE:
         if not isinstance(self.weak_learner, WeakLearner):
             raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.schedule = check_choice("schedule", schedule, tuple(SCHEDULES))
-        self.sharpen = sharpen
+        self.sharpen = check_flag("sharpen", sharpen)
         self.sampler = check_choice("sampler", sampler, SAMPLERS)
         support: Any = self.base_dist.support
         if support.is_discrete and sampler != "rejection":
             raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
-        self.calibrated, self.reweighted = calibrated, reweighted
+        self.calibrated = check_flag("calibrated", calibrated)
+        self.reweighted = check_flag("reweighted", reweighted)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         self.skew = check_skew(skew)
         if calibrated:
@@ -333,7 +335,7 @@ class MBDE:
             weighted: Tensor = statistics(features.to(positives.dtype)).double() * natural_params.to(value.device)
             return weighted.sum(-1)
 
-        placement = BaseScores(self.base_dist, score).place(bounds, certificate)
+        placement = BaseScores(self.base_dist, score, progress=self.progress).place(bounds, certificate)
         return MollifiedExpFamily(
             self.base_dist,
             statistics,
