@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +36,8 @@ from pyro_mbde.mollifier import (
     spending_natural_params,
     tilt_bounds,
 )
+from pyro_mbde.normalizer import LogNormalizer
+from pyro_mbde.projection import project
 from pyro_mbde.sampling.mcmc import run_mcmc
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
@@ -42,8 +45,10 @@ from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
-#: Draws of the base that theta is fitted anew on.
-_NUM_REWEIGHTING_DRAWS = 2**15
+#: Draws of the base that theta is fitted anew on, and that an intermediate density of a calibrated fit is placed on.
+_NUM_REWEIGHTING_DRAWS, _NUM_PLACING_DRAWS = 2**15, 2**13
+#: Largest tilt of an intermediate density of a calibrated fit, in nats.
+_LARGEST_TILT = 4.0
 #: Steps that a chain on Q_{t-1} makes before its draws are used; the paper does not say how many.
 _WARMUP_STEPS = 1000
 
@@ -62,7 +67,8 @@ class RoundRecord(NamedTuple):
         gamma_q: weak-learning constant E_{Q_{t-1}}[-c] / log 2, on the draws trained on.
         c_max: largest :math:`|c|` seen on either.
         regime: ``high`` where gamma_q is at least 1/3, else ``low``.
-        kl_drop_bound: drop in KL(P, Q) that Theorem 5 guarantees for these constants, in nats.
+        kl_drop_bound: drop in KL(P, Q) that Theorem 5 guarantees for these constants, in nats; of a calibrated fit,
+            before any clip.
         seconds: wall time.
     """
 
@@ -108,7 +114,8 @@ class MBDE:
             +-log 2) takes only a fraction of it. Privacy is the same: :math:`|c_t| \le \log 2` either way.
         sampler: how Q_{t-1} is drawn from: ``rejection`` (exact), ``random_walk`` or ``hmc`` (Pyro chains).
         calibrated: whether the log-normaliser of the result is brought to 0 and certified there, so that the same
-            epsilon buys almost twice the width (:func:`~pyro_mbde.mollifier.calibrated_guarantee`).
+            epsilon buys almost twice the width (:func:`~pyro_mbde.mollifier.calibrated_guarantee`). The rounds are
+            Algorithm 1's, with larger theta; no Q_t that is drawn from is tilted by more than 4 nats.
         delta: of a calibrated fit, the probability that its certificate is wrong; in (0, 1), unused otherwise.
         skew: of a calibrated fit, where the interval of the tilt lies; in (0, 1), 1/2 is the paper's set.
         reweighted: whether theta is fitted anew to all classifiers at the end, within the same sum of
@@ -275,10 +282,8 @@ class MBDE:
                     hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
                 classifiers.append(hypothesis.classifier)
                 statistics = BoundedClassifiers.stack(classifiers)
-                if index + 1 < self.num_rounds:  # phi only sizes batches before the last round: roughly will do
-                    density = MollifiedExpFamily.normalized(
-                        self.base_dist, statistics, natural_params[: index + 1], num_draws=2**10
-                    )
+                if index + 1 < self.num_rounds:
+                    density = self._continue(statistics, natural_params[: index + 1], plan)
                 c_p, c_q = hypothesis.classifier(positives).double(), hypothesis.classifier(negatives).double()
                 gamma_p, gamma_q = float(c_p.mean()) / LOG_2, -float(c_q.mean()) / LOG_2
                 history.append(
@@ -312,6 +317,28 @@ class MBDE:
                 return schedule(8 * max(bounds.width, 1.0), self.num_rounds), (bounds, certificate)
         return schedule(self.epsilon, self.num_rounds), None
 
+    def _continue(
+        self, statistics: BoundedClassifiers, natural_params: Tensor, plan: tuple[Bounds, Certificate] | None
+    ) -> MollifiedExpFamily:
+        """Q_t to draw the next round's negatives from. Its phi only sizes batches: a rough one will do."""
+        if plan is None:
+            return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, num_draws=2**10)
+        # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
+        # are.
+        bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
+        scores = self._score(statistics, natural_params, quasi_draws(self.base_dist, _NUM_PLACING_DRAWS))
+        shift = project(scores, torch.zeros_like(scores), bounds)
+        return MollifiedExpFamily(
+            self.base_dist, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
+        )
+
+    def _score(self, statistics: BoundedClassifiers, natural_params: Tensor, value: Tensor) -> Tensor:
+        """The sum <theta, c> that is shifted and clipped, float64 of shape ``(n,)``."""
+        features = value if self.base_dist.event_shape else value.unsqueeze(-1)
+        with torch.no_grad():
+            weighted: Tensor = statistics(features.to(statistics.loc.dtype)).double() * natural_params.to(value.device)
+        return weighted.sum(-1)
+
     def _finish(
         self,
         statistics: BoundedClassifiers,
@@ -330,11 +357,7 @@ class MBDE:
             return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, bounds=bounds)
         bounds, certificate = plan
 
-        def score(value: Tensor) -> Tensor:
-            features = value if self.base_dist.event_shape else value.unsqueeze(-1)
-            weighted: Tensor = statistics(features.to(positives.dtype)).double() * natural_params.to(value.device)
-            return weighted.sum(-1)
-
+        score = partial(self._score, statistics, natural_params)
         placement = BaseScores(self.base_dist, score, progress=self.progress).place(bounds, certificate)
         return MollifiedExpFamily(
             self.base_dist,
