@@ -14,7 +14,7 @@ import torch
 from densities import BASES, normal
 from tqdm import tqdm
 
-from pyro_mbde import DensityRatio, MollifiedExpFamily, WeakLearner, calibration, private_draws
+from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, WeakLearner, calibration, private_draws
 from pyro_mbde.experiments.bench_certificate import hostile_tables, largest_log_ratio
 from pyro_mbde.experiments.problems import (
     EPSILONS,
@@ -214,6 +214,16 @@ def test_later_changes_to_a_density_do_not_reach_the_ratio(tight: LogRatio) -> N
         for parameter in density.statistics.parameters():
             parameter.zero_()
     assert tight.mollify(1.0).tilt(torch.zeros(1, 2)) == tight.mollify(1.0).tilt(torch.zeros(1, 2)) != 0
+
+
+def test_later_changes_to_the_networks_do_not_reach_the_ratio() -> None:
+    """Certificates rest on scores that are kept: they must stay those of the density."""
+    networks = BoundedClassifiers(2, 2, num_frequencies=4)
+    ratio = LogRatio(normal(2), networks, progress=False)
+    x = torch.randn(20, 2)
+    before = ratio.log_ratio(x)
+    networks.scale_logits(100.0)
+    assert torch.equal(ratio.log_ratio(x), before)
 
 
 def test_what_is_private_says_so(tight: LogRatio) -> None:

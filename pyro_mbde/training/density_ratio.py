@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -138,7 +139,8 @@ class LogRatio:
 
     def __init__(self, base: Distribution, networks: BoundedClassifiers, *, progress: bool = True) -> None:
         self.base_dist = prepare_base(base)
-        self.networks = networks
+        # Nobody's to change: scores of it are kept, and certificates rest on them.
+        self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
         self._scores = BaseScores(self.base_dist, self.log_ratio, progress=progress)
 
     def log_ratio(self, value: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class LogRatio:
             float64 tensor of shape ``(...)``.
         """
         features = value if self.base_dist.event_shape else value.unsqueeze(-1)
-        return mean_logit(self.networks, features.to(self.networks.loc.dtype))
+        return mean_logit(self._networks, features.to(self._networks.loc.dtype))
 
     def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
@@ -204,7 +206,7 @@ class LogRatio:
         middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
         return MollifiedExpFamily(
             self.base_dist,
-            ClippedRatio(self.networks, placement.shift + middle, theta),
+            ClippedRatio(self._networks, placement.shift + middle, theta),
             torch.tensor([theta], dtype=torch.float64),
             placement.log_normalizer,
             offset=-middle,
