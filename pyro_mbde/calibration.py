@@ -14,7 +14,14 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import check_number, seeded
 from pyro_mbde.base import enumerate_base, quasi_draws_with_points
-from pyro_mbde.certificate import CopyLimits, certify, check_finite_epsilon, expected_draws, plan_certificate
+from pyro_mbde.certificate import (
+    CopyLimits,
+    certify,
+    check_finite_epsilon,
+    expected_draws,
+    plan_certificate,
+    shrunk_bounds,
+)
 from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
@@ -25,7 +32,7 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 _FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
 #: Fresh draws in a block of the certificate, and the most that a first and a second attempt at it take: what is planned
 #: for the tilt that is hardest to certify, and four times that.
-_BLOCK_SIZE, _FRESH_DRAWS = 2**15, (2**22, 2**24)
+_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**22, 2**24
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
@@ -41,8 +48,8 @@ def plan_calibration(
 
     On a finite base the log-normaliser is a sum, exact but for the rounding of the base's weights: there the tolerance
     is a millionth of epsilon, and delta 0. Elsewhere this is :func:`~pyro_mbde.certificate.plan_certificate`. Without a
-    delta there is no certificate and the width is epsilon/2, for the a-priori guarantee; nor is there where that is
-    wider, at an epsilon of 20 or more.
+    delta there is no certificate and the width is epsilon/2, for the a-priori guarantee; nor is there where the
+    certified interval would be narrower than that, at a very large epsilon.
 
     Args:
         base: public base distribution.
@@ -57,8 +64,8 @@ def plan_calibration(
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
     if enumerate_base(base) is not None:
-        tolerance = _EXACT_TOLERANCE * epsilon
-        return skewed_bounds(epsilon - 3 * tolerance, skew), Certificate(tolerance)
+        tolerance = min(_EXACT_TOLERANCE, skew / 2, (1 - skew) / 2) * epsilon
+        return shrunk_bounds(epsilon, skew, tolerance), Certificate(tolerance)
     if delta:
         bounds, certificate = plan_certificate(epsilon, delta, skew)
         if bounds.width > epsilon / 2:
@@ -84,9 +91,9 @@ class BaseScores:
     r"""A score u of points, on draws of the base: where to shift it, and the certificate of the result.
 
     The score is a learned log density ratio, or the sum of a boosted ensemble. The shift is found on one set of draws,
-    and the certificate uses others, fresh from the operating system: given the tilt they are independent of it, as the
-    proof asks. Both sets are kept, since one fit serves many epsilons; each density has a certificate of its own, valid
-    whatever the others'.
+    and the certificate uses others, from the operating system's randomness: the shift does not depend on them, as the
+    proof asks. Both sets are kept, since one fit serves many epsilons; neither depends on how a certificate came out,
+    so that each density has one of its own, valid whatever the others'. A second attempt has draws for itself alone.
 
     On a finite base both are sums over its points, exact.
 
@@ -108,7 +115,8 @@ class BaseScores:
         points = enumerate_base(base)
         self._is_exact = points is not None
         self._log_weights: Tensor | None = None
-        self._num_cells = 1
+        self._num_cell_dims, self._cells_per_dim = self._plan_cells()
+        self._num_cells = self._cells_per_dim**self._num_cell_dims
         self._fresh: list[tuple[Tensor, Tensor]] = []
         if points is None:
             self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
@@ -116,6 +124,21 @@ class BaseScores:
             self._add_even_draws()
         else:
             self._even, self._log_weights = self._evaluate(points).unsqueeze(0), base.log_prob(points).double()
+
+    def _plan_cells(self) -> tuple[int, int]:
+        """How many dimensions of the unit cube are cut, and into how many parts each.
+
+        None, unless even and fresh draws both tell the points that they were inverted from: the control variate must
+        have the same cells on both.
+        """
+        with seeded(0):
+            _, even = quasi_draws_with_points(self._base, 2)
+            _, fresh = self._source.propose_with_points(2)
+        if even is None or fresh is None:
+            return 0, 1
+        num_dims = min(even.shape[1], int(math.log2(_MAX_CELLS)))
+        # A little above the root, lest rounding takes 128 for 127.
+        return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
 
     def place(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
@@ -141,13 +164,25 @@ class BaseScores:
         return placement
 
     def _place_certified(self, bounds: Bounds, certificate: Certificate) -> Placement:
-        for num_draws in _FRESH_DRAWS:
-            shift = self._shift(bounds, certificate)
-            # delta is shared out among the attempts: one of them may be wrong.
-            claim = replace(certificate, delta=certificate.delta / len(_FRESH_DRAWS))
-            if self._certify(shift, bounds, claim, num_draws):
-                return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
-            self._retire_fresh_draws()
+        # delta is shared out between two attempts: either may be wrong.
+        claim = certificate if self._is_exact else replace(certificate, delta=certificate.delta / 2)
+        shift = self._shift(bounds, certificate)
+        if self._certify(shift, bounds, claim, self._kept_blocks()):
+            return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
+        if not self._is_exact:
+            # The draws of the first attempt help to find a better shift, for this call alone: what is kept must not
+            # depend on how an attempt came out.
+            kept = self._even, self._even_cells
+            try:
+                self._even, self._even_cells = (
+                    torch.cat([part, *(block.reshape(NUM_REPLICATES, -1) for block in blocks)], 1)
+                    for part, *blocks in zip(kept, *self._fresh, strict=True)
+                )
+                shift = self._shift(bounds, certificate)
+                if self._certify(shift, bounds, claim, (self._new_block() for _ in range(_SECOND // _BLOCK_SIZE))):
+                    return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
+            finally:
+                self._even, self._even_cells = kept
         shrinkage = min(-bounds.low, bounds.high) / bounds.width
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
 
@@ -159,13 +194,6 @@ class BaseScores:
             if error <= _CLOSE_ENOUGH * certificate.tolerance or self._even.numel() >= _MAX_EVEN_DRAWS:
                 return shift
             self._add_even_draws()
-
-    def _retire_fresh_draws(self) -> None:
-        """Adds draws that a certificate has been tried on to those that shifts are found on; new ones replace them."""
-        if self._fresh:
-            scores, cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*self._fresh, strict=True))
-            self._even, self._even_cells = torch.cat([self._even, scores], 1), torch.cat([self._even_cells, cells], 1)
-            self._fresh = []
 
     def _weights(self) -> Tensor:
         return torch.zeros(self._even.numel()) if self._log_weights is None else self._log_weights
@@ -191,16 +219,16 @@ class BaseScores:
         self._even_cells = torch.cat([self._even_cells, cells.reshape(NUM_REPLICATES, size)], 1)
 
     def _cells(self, points: Tensor | None, num_draws: int) -> Tensor:
-        """Indices of the equal cells of the unit cube that points are in; one cell where there are no points."""
-        if points is None:
+        """Indices of the equal cells of the unit cube that points are in; 0 where there are no cells."""
+        if points is None or self._num_cells == 1:
             return torch.zeros(num_draws, dtype=torch.int32)
-        num_dims = min(points.shape[1], int(math.log2(_MAX_CELLS)))
-        per_dim = int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
-        self._num_cells = per_dim**num_dims
+        per_dim, num_dims = self._cells_per_dim, self._num_cell_dims
         indices = (points[:, :num_dims] * per_dim).long().clamp(max=per_dim - 1)
         return (indices * per_dim ** torch.arange(num_dims)).sum(1).int()
 
-    def _certify(self, shift: float, bounds: Bounds, certificate: Certificate, num_draws: int) -> bool:
+    def _certify(
+        self, shift: float, bounds: Bounds, certificate: Certificate, blocks: Iterator[tuple[Tensor, Tensor]]
+    ) -> bool:
         r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
 
         What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
@@ -232,20 +260,21 @@ class BaseScores:
         use_control = expected_draws(plans[0], certificate) <= expected_draws(plans[1], certificate)
         if not use_control:
             control = torch.ones_like(control)
-        copies = (
-            clip_score(scores, shift, bounds).exp() - control[cells] + control.mean()
-            for scores, cells in self._blocks(num_draws)
-        )
+        copies = (clip_score(scores, shift, bounds).exp() - control[cells] + control.mean() for scores, cells in blocks)
         return certify(copies, plans[0 if use_control else 1], certificate)
 
-    def _blocks(self, num_draws: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores and cells of fresh draws of the base, in blocks; made when first asked for."""
-        for index in range(num_draws // _BLOCK_SIZE):
+    def _kept_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Scores and cells of the fresh draws of first attempts, in blocks; made when first asked for, then kept."""
+        for index in range(_FIRST // _BLOCK_SIZE):
             if index == len(self._fresh):
-                with system_generator():
-                    draws, points = self._source.propose_with_points(_BLOCK_SIZE)
-                self._fresh.append((self._evaluate(draws), self._cells(points, _BLOCK_SIZE)))
+                self._fresh.append(self._new_block())
             yield self._fresh[index]
+
+    def _new_block(self) -> tuple[Tensor, Tensor]:
+        """Scores and cells of fresh draws of the base."""
+        with system_generator():
+            draws, points = self._source.propose_with_points(_BLOCK_SIZE)
+        return self._evaluate(draws), self._cells(points, _BLOCK_SIZE)
 
     def _evaluate(self, values: Tensor) -> Tensor:
         scores = []

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import check_epsilon, check_number
-from pyro_mbde.mollifier import Bounds, Certificate, calibrated_guarantee, check_skew, skewed_bounds
+from pyro_mbde.mollifier import Bounds, Certificate, check_skew
 
 #: Draws that the tolerance is sized for: plain ones of the tilt that is hardest to certify.
 _DRAWS_PLANNED = 2**22
 #: Share of the tolerance kept back: the tilt is computed in float32, in batches whose size may move its last digits.
-_ROUNDING_RESERVE = 0.01
+ROUNDING_RESERVE = 0.01
 #: A bet is at most this share of the largest that cannot lose everything.
 _LARGEST_BET = 0.9
 
@@ -29,10 +29,11 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
 
     .. math::
         \epsilon = R + 2\eta, \qquad \eta = \sqrt{\frac{2 V \log(1/\delta)}{n}}, \qquad
-        V = (e^{hi} - 1)(1 - e^{lo}),
+        V = (e^{hi} - 1)(1 - e^{lo}), \qquad
+        [lo - \eta,\, hi + \eta] = [-\text{skew}\,\epsilon,\, (1 - \text{skew})\,\epsilon],
 
     with n = 2^22. V is the largest variance that :math:`e^f \in [e^{lo}, e^{hi}]` of mean 1 can have (Bhatia & Davis
-    2000), so that n plain draws are about what certifying takes at worst. The widest interval that satisfies this is
+    2000), so that n plain draws are about what certifying takes at worst. The smallest eta that satisfies this is
     found by bisection. Everything here is public. The price is small: at delta = 1e-9 the tolerance is below one per
     cent of epsilon/2 for every epsilon up to 5, at skews from 0.3 to 0.7.
 
@@ -49,29 +50,47 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
         TypeError: an argument is not a number.
         ValueError: an argument is out of its range.
 
+    References:
+        Bhatia, Davis. A better bound on the variance. American Mathematical Monthly, 2000.
+
     Example:
         >>> bounds, certificate = plan_certificate(1.0, delta=1e-9, skew=0.5)
         >>> round(bounds.width, 4), round(certificate.tolerance, 5)
         (0.9968, 0.00158)
+        >>> from pyro_mbde.mollifier import calibrated_guarantee
         >>> calibrated_guarantee(bounds, certificate).epsilon <= 1.0
         True
     """
     epsilon = check_finite_epsilon(epsilon)
     delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
     skew = check_skew(skew)
-    low, high = 0.0, epsilon
+    low, high = 0.0, min(skew, 1 - skew) * epsilon
     for _ in range(60):
-        width = (low + high) / 2
-        if width + 2 * _tolerance(skewed_bounds(width, skew), delta) <= epsilon:
-            low = width
+        tolerance = (low + high) / 2
+        if tolerance < _tolerance(shrunk_bounds(epsilon, skew, tolerance), delta):
+            low = tolerance
         else:
-            high = width
-    bounds = skewed_bounds(low, skew)
-    certificate = Certificate((epsilon - low) / 2, delta)
-    while low and calibrated_guarantee(bounds, certificate).epsilon > epsilon:  # rounding: towards more privacy
-        low *= 1 - 2**-52
-        bounds = skewed_bounds(low, skew)
-    return bounds, certificate
+            high = tolerance
+    return shrunk_bounds(epsilon, skew, high), Certificate(high, delta)
+
+
+def shrunk_bounds(epsilon: float, skew: float, tolerance: float) -> Bounds:
+    r"""Returns the interval of a calibrated tilt: [-skew epsilon, (1 - skew) epsilon], less the tolerance at both ends.
+
+    Rounded towards more privacy: its width and twice the tolerance are at most epsilon.
+
+    Args:
+        epsilon: privacy parameter of one draw, in nats.
+        skew: where the interval lies, in (0, 1).
+        tolerance: eta, in nats; at most ``min(skew, 1 - skew) * epsilon``.
+
+    Returns:
+        The bounds, in nats.
+    """
+    low, high = min(tolerance - skew * epsilon, 0.0), max((1 - skew) * epsilon - tolerance, 0.0)
+    while high > 0 and (high - low) + 2 * tolerance > epsilon:
+        high = math.nextafter(high, 0.0)
+    return Bounds(low, high)
 
 
 def check_finite_epsilon(value: object) -> float:
@@ -143,12 +162,12 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
         True as soon as it is proved, False if the blocks end before.
 
     Raises:
-        ValueError: a copy is outside its limits.
+        ValueError: a copy is outside its limits, or the tolerance or delta is 0.
 
     References:
         Waudby-Smith, Ramdas. Estimating means of bounded random variables by betting. JRSS B, 2024. Ville. Étude
         critique de la notion de collectif. 1939. In place of the empirical Bernstein bound of Maurer, Pontil (2009),
-        which needs about a tenth more draws, a sample size fixed beforehand, and delta split in two.
+        which needs a sample size fixed beforehand, and delta split in two.
 
     Example:
         >>> bounds, certificate = plan_certificate(1.0, delta=1e-6, skew=0.5)
@@ -159,16 +178,21 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
         >>> certify([even + 0.01] * 4, limits, certificate)  # phi = log(1.01), well above eta
         False
     """
+    check_number("certificate.tolerance", certificate.tolerance, "be above 0", lambda value: value > 0)
+    check_number("certificate.delta", certificate.delta, "be above 0", lambda value: value > 0)
     smallest, largest, variance = limits
-    tolerance = certificate.tolerance * (1 - _ROUNDING_RESERVE)
+    tolerance = certificate.tolerance * (1 - ROUNDING_RESERVE)
     upper, lower = math.exp(tolerance), math.exp(-tolerance)
     slack = 1e-12 * (1 + abs(smallest) + abs(largest))
     target = -math.log(certificate.delta)
     log_wealth_above = log_wealth_below = most_above = most_below = 0.0
     count, total, total_square = 0, 0.0, 0.0
     for block in blocks:
+        if not len(block):
+            continue
         if not bool(((block >= smallest - slack) & (block <= largest + slack)).all()):
-            raise ValueError(f"blocks must hold copies in [{smallest}, {largest}], got others.")
+            # Neither the limits nor the copies are told: they may come from a table.
+            raise ValueError("blocks must hold copies between the limits, got others.")
         bet_above = _bet(upper - 1, variance, largest - upper)
         bet_below = _bet(1 - lower, variance, lower - smallest)
         path_above = log_wealth_above + torch.log1p(bet_above * (upper - block)).cumsum(0)
@@ -187,6 +211,6 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
 
 
 def _bet(gap: float, variance: float, largest_loss: float) -> float:
-    """Gap over variance, but never so much that one copy could lose all."""
+    """Gap over variance, never so much that one copy could lose all, and finite where copies do not scatter."""
     wanted = gap / variance if variance > 0 else math.inf
     return min(wanted, _LARGEST_BET / largest_loss if largest_loss > 0 else math.inf, 1 / gap)

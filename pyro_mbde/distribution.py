@@ -59,7 +59,7 @@ class MollifiedExpFamily(TorchDistribution):
             table. A uniform base becomes a closed box.
         statistics: module mapping ``(..., d)`` to ``(..., T)``, with d = 1 for a scalar event.
         natural_params: theta, shape ``(T,)``, finite, and public unless ``bounds`` are given.
-        log_normalizer: phi, as :class:`~pyro_mbde.mollifier.LogNormalizer` or number, in nats.
+        log_normalizer: phi, as :class:`~pyro_mbde.normalizer.LogNormalizer` or number, in nats.
         bounds: public interval [lo, hi] of the tilt in nats; defaults to :func:`~pyro_mbde.mollifier.tilt_bounds` of
             ``natural_params``. Values outside are clamped to it.
         offset: a, in nats; private. Needs ``bounds``.
@@ -142,7 +142,7 @@ class MollifiedExpFamily(TorchDistribution):
             statistics: as for the constructor.
             natural_params: as for the constructor.
             bounds: as for the constructor.
-            num_draws: draws of the base for :func:`~pyro_mbde.mollifier.estimate_log_normalizer`.
+            num_draws: draws of the base for :func:`~pyro_mbde.normalizer.estimate_log_normalizer`.
             validate_args: as for the constructor.
 
         Returns:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, check_epsilon, message
+from pyro_mbde._runtime import check_choice, check_count, check_epsilon, message
 from pyro_mbde.base import quasi_draws
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.mollifier import Bounds, check_skew, skewed_bounds
@@ -28,12 +28,14 @@ class BestReachable(NamedTuple):
     Attributes:
         gain: KL(P, Q0) - KL(P, Q), in nats.
         nll: its negative log-likelihood -E_P[log q], in nats.
-        standard_error: of both, in nats; 0 by quadrature.
+        standard_error: of the gain, in nats; 0 by quadrature.
+        nll_standard_error: of the NLL, in nats; 0 by quadrature.
     """
 
     gain: float
     nll: float
     standard_error: float
+    nll_standard_error: float
 
 
 def best_reachable(
@@ -67,7 +69,7 @@ def best_reachable(
         num_draws: draws of each, where there is no box.
 
     Returns:
-        Gain, negative log-likelihood and their standard error.
+        Gain, negative log-likelihood and their standard errors.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -86,8 +88,7 @@ def best_reachable(
         0.401
     """
     epsilon, skew = check_epsilon(epsilon), check_skew(skew)
-    if guarantee not in GUARANTEES:
-        raise ValueError(message("guarantee", f"be one of {', '.join(GUARANTEES)}", guarantee))
+    guarantee = check_choice("guarantee", guarantee, GUARANTEES)
     with torch.no_grad():
         if box is not None:
             return _by_quadrature(target, base, epsilon, skew, guarantee, box)
@@ -95,11 +96,14 @@ def best_reachable(
 
 
 def _place(
-    log_ratio: Tensor, log_weights: Tensor, epsilon: float, skew: float, guarantee: str
+    target: Distribution, log_ratio: Tensor, log_weights: Tensor, epsilon: float, skew: float, guarantee: str
 ) -> tuple[Callable[[Tensor], Tensor], Bounds]:
     """The tilt of the projection, as a function of the log-ratio, and its bounds."""
     # A wider interval than the log-ratio's own changes nothing, and would overflow.
-    widest = 4 * float(log_ratio[torch.isfinite(log_ratio)].abs().max()) + 1
+    finite = log_ratio[torch.isfinite(log_ratio)]
+    if not len(finite):
+        raise ValueError(message("target", "share a part of its support with the base", target))
+    widest = (2 * float(finite.abs().max()) + 1) / min(skew, 1 - skew)
     if guarantee == "a-priori":
         bounds = skewed_bounds(min(epsilon / 2, widest), 0.5)
         shift = project_a_priori(log_ratio, log_weights, bounds)
@@ -118,13 +122,13 @@ def _by_quadrature(
     held = (log_p > -math.inf) | (log_q0 > -math.inf)
     log_p, log_q0 = log_p[held], log_q0[held]
     log_ratio = log_p - log_q0
-    tilt_of, _ = _place(log_ratio, log_q0, epsilon, skew, guarantee)
+    tilt_of, _ = _place(target, log_ratio, log_q0, epsilon, skew, guarantee)
     tilt = tilt_of(log_ratio)
     weights = torch.softmax(log_p, 0)
     log_normalizer = float(torch.logsumexp(tilt + torch.log_softmax(log_q0, 0), 0))
     gain = float((weights * tilt).sum()) - log_normalizer
     of_base = -float((weights * log_q0)[weights > 0].sum())
-    return BestReachable(gain, of_base - gain, 0.0)
+    return BestReachable(gain, of_base - gain, 0.0, 0.0)
 
 
 def _by_draws(
@@ -134,9 +138,12 @@ def _by_draws(
     at_base = torch.cat([quasi_draws(base, size) for _ in range(NUM_REPLICATES)])
     at_target = target.sample(torch.Size([num_draws]))
     ratios = [target.log_prob(points).double() - base.log_prob(points).double() for points in (at_base, at_target)]
-    tilt_of, bounds = _place(ratios[0], torch.zeros(len(at_base)), epsilon, skew, guarantee)
+    tilt_of, bounds = _place(target, ratios[0], torch.zeros(len(at_base)), epsilon, skew, guarantee)
     tilts = [tilt_of(ratio) for ratio in ratios]
     phi = replicated_log_normalizer(tilts[0].reshape(NUM_REPLICATES, size), bounds)
     gain = float(tilts[1].mean()) - phi.value
-    error = math.hypot(float(tilts[1].std()) / math.sqrt(num_draws), phi.standard_error)
-    return BestReachable(gain, -float(base.log_prob(at_target).double().mean()) - gain, error)
+    log_q = base.log_prob(at_target).double() + tilts[1]
+    errors = [
+        math.hypot(float(values.std()) / math.sqrt(num_draws), phi.standard_error) for values in (tilts[1], log_q)
+    ]
+    return BestReachable(gain, phi.value - float(log_q.mean()), *errors)

@@ -39,8 +39,10 @@ def log_2_below(dtype: torch.dtype) -> float:
 
 def check_scales(name: str, value: Any) -> tuple[float, float]:
     """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
-    if not isinstance(value, Sequence) or len(value) != 2:
+    if not isinstance(value, Sequence):
         raise TypeError(message(name, "be a pair of numbers, smallest and largest", value))
+    if len(value) != 2:
+        raise ValueError(message(name, "hold two numbers, smallest and largest", value))
     low = check_number(name, value[0], "be finite and above 0", lambda scale: 0 < scale < math.inf)
     high = check_number(name, value[1], "be finite and rise", lambda scale: low <= scale < math.inf)
     return low, high

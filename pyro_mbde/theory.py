@@ -119,16 +119,18 @@ def weak_learning_constants(
     alpha = 1 - check_number("confidence", confidence, "be in (0, 1)", lambda value: 0 < value < 1)
     c_max = check_number("c_max", c_max, "be in (0, log 2]", lambda value: 0 < value <= LOG_2)
 
-    def interval(values: Tensor) -> Interval:
+    def interval(name: str, values: Tensor) -> Interval:
         values = values.double().flatten() / c_max
-        if len(values) < 2 or not bool((values.abs() <= 1 + 1e-6).all()):
-            raise ValueError(message("c_p and c_q", "hold at least two values in [-c_max, c_max]", len(values)))
+        if len(values) < 2:
+            raise ValueError(message(name, "hold at least two values", tuple(values.shape)))
+        if not bool((values.abs() <= 1 + 1e-6).all()):  # float32's log 2 is above log 2
+            raise ValueError(message(name, "be in [-c_max, c_max]", "values outside it"))
         log_term = math.log(4 / alpha)
         mean, count = float(values.mean()), len(values)
         error = math.sqrt(2 * float(values.var()) * log_term / count) + 14 * log_term / (3 * (count - 1))
         return Interval(mean, max(mean - error, -1.0), min(mean + error, 1.0))
 
-    return interval(c_p), interval(-c_q)
+    return interval("c_p", c_p), interval("c_q", -c_q)
 
 
 def gain_limit(epsilon: float, skew: float = 0.5) -> float:
@@ -156,7 +158,7 @@ def gain_limit(epsilon: float, skew: float = 0.5) -> float:
         >>> gain_limit(1.0), gain_limit(1.0, skew=0.25)
         (0.5, 0.75)
     """
-    return (1 - check_skew(skew)) * check_epsilon(epsilon)
+    return (1 - check_skew(skew)) * _check_finite_epsilon(epsilon)
 
 
 def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: float) -> float:
@@ -191,7 +193,7 @@ def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q:
         >>> round(boosted_gain_bound(1.0, num_rounds=3, gamma_p=1.0, gamma_q=1.0), 3)
         0.491
     """
-    last = float(paper_natural_params(epsilon, num_rounds)[-1])
+    last = float(paper_natural_params(_check_finite_epsilon(epsilon), num_rounds)[-1])
     return epsilon / 2 * (1 - last) * _average_edge(gamma_p, gamma_q)
 
 
@@ -200,6 +202,11 @@ def _average_edge(gamma_p: float, gamma_q: float) -> float:
     check_number("gamma_p", gamma_p, "be in [-1, 1]", lambda value: -1 <= value <= 1)
     check_number("gamma_q", gamma_q, "be in [1/3, 1], the high-boosting regime", lambda value: 1 / 3 <= value <= 1)
     return (gamma_p + math.log(4 / (5 - 3 * gamma_q)) / LOG_2) / 2
+
+
+def _check_finite_epsilon(epsilon: float) -> float:
+    """Returns ``epsilon``, or raises if it is not in (0, inf)."""
+    return check_number("epsilon", epsilon, "be finite and above 0", lambda value: 0 < value < math.inf)
 
 
 def mode_mass_bound(mass: float, kl_in_mode: float, gain: float, epsilon: float, skew: float = 0.5) -> float:
@@ -246,13 +253,14 @@ def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: flo
         \;\Longrightarrow\; m(B, Q_T) \ge (1 - \alpha)\, m(B, P) - \mathrm{KL}(P, Q_0; B),
 
     with :math:`K = 4 \log 2` and :math:`g = (\gamma_P + \Gamma(\gamma_Q)/\log 2)/2`: :func:`mode_mass_bound` with the
-    gain of :func:`boosted_gain_bound`. The paper's statement has 2 for K, and :math:`\gamma_Q` for
-    :math:`\Gamma(\gamma_Q)/\log 2`.
+    gain of :func:`boosted_gain_bound`, whose :math:`1 - \theta_T` is at least :math:`TK/(\epsilon + TK)` by Bernoulli's
+    inequality, :math:`(1 + K/\epsilon)^T \ge 1 + TK/\epsilon`. The paper's statement has 2 for K, and :math:`\gamma_Q`
+    for :math:`\Gamma(\gamma_Q)/\log 2`.
 
     Args:
         epsilon: privacy parameter of one draw, in nats; above 0.
         num_rounds: T, at least 1.
-        gamma_p: weak-learning constant against P, in [-1, 1].
+        gamma_p: weak-learning constant against P, in [-1, 1], with g at least 0.
         gamma_q: against Q, in [1/3, 1].
         alpha: share of the region that may be missed, in [0, 1].
 
@@ -270,9 +278,12 @@ def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: flo
         0.121
     """
     alpha = check_number("alpha", alpha, "be in [0, 1]", lambda value: 0 <= value <= 1)
-    epsilon = check_epsilon(epsilon)
+    epsilon = _check_finite_epsilon(epsilon)
     steps = check_count("num_rounds", num_rounds) * 4 * LOG_2
-    missing = 1 - _average_edge(gamma_p, gamma_q)
+    edge = _average_edge(gamma_p, gamma_q)
+    if edge < 0:
+        raise ValueError(message("gamma_p", "be at least -Gamma(gamma_q) / log 2", gamma_p, "Nothing follows below."))
+    missing = 1 - edge
     return epsilon * (epsilon + missing * steps) / ((epsilon + 2 * alpha) * (epsilon + steps))
 
 
@@ -308,9 +319,10 @@ def kl_bound_for_any_table(kl: float, epsilon: float) -> float:
 
 
 def kl_bound_under_differential_privacy(kl: float, epsilon: float, num_rows: int) -> float:
-    r"""Returns how far from P every output of a differentially private learner stays at least.
+    r"""Returns how far from P the densities of a differentially private sampler stay at least.
 
-    If some table of m rows can give a density with :math:`\mathrm{KL}(P, Q) \ge \Delta`, then changing one row at a
+    The sampler's output is one draw, and epsilon bounds the log-ratio of the densities of any two tables of m rows that
+    differ in one. If some table gives a density with :math:`\mathrm{KL}(P, Q) \ge \Delta`, then changing one row at a
     time leads from any table to it in at most m steps of epsilon each:
     :math:`\mathrm{KL}(P, Q_D) \ge \Delta - m\,\epsilon`.
 
@@ -368,8 +380,14 @@ def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.
     """
     p = check_number("probability", probability, "be in [0, 1]", lambda value: 0 <= value <= 1)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-    epsilon = check_epsilon(epsilon)
-    shrink, grow = math.exp(-epsilon), math.exp(min(epsilon, 700.0))
-    low = max(shrink * (p - delta), 1 - grow * (1 - p) - delta, 0.0)
-    high = min(grow * p + delta, 1 - shrink * (1 - p - delta), 1.0)
+    epsilon = _check_finite_epsilon(epsilon)
+
+    def grown(probability: float) -> float:
+        """At most 1, by logarithms, since the exponential alone may overflow."""
+        log_grown = math.log(probability) + epsilon if probability else -math.inf
+        return math.exp(log_grown) if log_grown < 0 else 1.0
+
+    shrink = math.exp(-epsilon)
+    low = max(shrink * (p - delta), 1 - grown(1 - p) - delta, 0.0)
+    high = min(grown(p) + delta, 1 - shrink * (1 - p - delta), 1.0)
     return low, high

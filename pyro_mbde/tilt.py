@@ -51,7 +51,7 @@ class Tilt:
         # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
         self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
         if not bool(torch.isfinite(self.natural_params).all()):
-            raise ValueError(message("natural_params", "be finite", self.natural_params.tolist()))
+            raise ValueError(message("natural_params", "be finite", "numbers that are not"))
         self.offset = check_number("offset", offset, "be finite", math.isfinite)
         self.shrinkage = check_number("shrinkage", shrinkage, "be in [0, 1]", lambda value: 0 <= value <= 1)
         if bounds is None and offset:

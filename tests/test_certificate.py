@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_mbde.certificate import CopyLimits, certify, expected_draws, plan_certificate
+from pyro_mbde.certificate import ROUNDING_RESERVE, CopyLimits, certify, expected_draws, plan_certificate
 from pyro_mbde.experiments.bench_certificate import SCORES, known_tilt, rate_of_wrong_certificates
 from pyro_mbde.mollifier import Certificate, calibrated_guarantee, skewed_bounds
 
@@ -22,10 +22,12 @@ def test_plans_spend_epsilon_and_no_more(epsilon: float, skew: float, delta: flo
     bounds, certificate = plan_certificate(epsilon, delta, skew)
     guarantee = calibrated_guarantee(bounds, certificate)
     assert guarantee.epsilon <= epsilon
-    if epsilon <= 10:
+    if bounds.width > epsilon / 2:
         assert guarantee.epsilon >= epsilon * (1 - 1e-9)
         assert guarantee.delta == delta
-    assert bounds.low == pytest.approx(-skew * bounds.width)
+    assert bounds.low - certificate.tolerance == pytest.approx(-skew * epsilon)
+    assert bounds.low - certificate.tolerance >= -skew * epsilon * (1 + 1e-12)
+    assert bounds.high + certificate.tolerance <= (1 - skew) * epsilon * (1 + 1e-12)
     assert math.isfinite(bounds.width)
     assert bounds.width > 0
 
@@ -81,7 +83,9 @@ def test_a_wrong_guess_at_the_variance_costs_draws_but_no_truth() -> None:
     for guess in (1e-7, 1e-3, 1e6):
         wrong = 0
         for _ in range(200):
-            share = (math.exp(0.0199) - LIMITS.smallest) / (LIMITS.largest - LIMITS.smallest)
+            share = (math.exp(1.0001 * (1 - ROUNDING_RESERVE) * 0.02) - LIMITS.smallest) / (
+                LIMITS.largest - LIMITS.smallest
+            )
             hits = torch.rand(4096, generator=generator, dtype=torch.float64) < share
             copies = torch.where(hits, LIMITS.largest, LIMITS.smallest).double()
             wrong += certify(torch.split(copies, 512), LIMITS._replace(variance=guess), claim)
@@ -89,24 +93,35 @@ def test_a_wrong_guess_at_the_variance_costs_draws_but_no_truth() -> None:
 
 
 def test_rare_large_values_are_not_overlooked() -> None:
-    """Attack: e^f is 1/2 but for one in 20,000 draws, where it is e^10: phi is 0.47, and most samples never see it."""
-    high = 10.0
+    """Attack: e^f is 1 but for one in 20,000 draws, where it is e^7: phi is 0.053, and one sample in two misses it.
+
+    The draws that it takes to reach 1/delta with the largest bet are as many as make missing it as rare as delta.
+    """
+    high, share, claim = 7.0, 5e-5, Certificate(0.05, 0.05)
     limits = CopyLimits(0.5, math.exp(high), 1e-4)
+    assert share * (math.exp(high) - 1) > math.expm1(claim.tolerance)
     wrong = 0
-    for _ in range(200):
-        copies = torch.full((2000,), 0.9995, dtype=torch.float64)
-        copies[torch.rand(2000) < 5e-5] = math.exp(high)
-        wrong += certify([copies], limits, Certificate(0.05, 0.05))
-    assert wrong == 0  # 2,000 draws cannot exclude it, whatever they look like
+    for _ in range(400):
+        copies = torch.ones(80_000, dtype=torch.float64)
+        copies[torch.rand(80_000) < share] = math.exp(high)
+        wrong += certify(torch.split(copies, 8000), limits, claim)
+    assert wrong <= 400 * 0.05 + 4 * math.sqrt(400 * 0.05 * 0.95)
 
 
 def test_no_draws_no_certificate() -> None:
     assert not certify([], LIMITS, Certificate(0.1, 0.5))
+    assert not certify([torch.ones(0, dtype=torch.float64)], LIMITS, Certificate(0.1, 0.5))
+
+
+@pytest.mark.parametrize(("tolerance", "delta"), [(0.0, 0.5), (0.1, 0.0)])
+def test_what_can_be_proved(tolerance: float, delta: float) -> None:
+    with pytest.raises(ValueError, match=r"certificate\.(tolerance|delta) must be above 0"):
+        certify([torch.ones(10, dtype=torch.float64)], LIMITS, Certificate(tolerance, delta))
 
 
 @pytest.mark.parametrize("value", [0.1, 3.0, math.nan])
 def test_copies_outside_their_limits(value: float) -> None:
     copies: Tensor = torch.ones(10, dtype=torch.float64)
     copies[3] = value
-    with pytest.raises(ValueError, match="blocks must hold copies in"):
+    with pytest.raises(ValueError, match="blocks must hold copies between the limits"):
         certify([copies], LIMITS, Certificate(0.1, 0.05))

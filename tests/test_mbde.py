@@ -146,6 +146,12 @@ class TestMBDE:
         assert float(density.natural_params.abs().sum()) <= float(plain.natural_params.sum()) * (1 + 1e-9)
         assert not torch.allclose(density.natural_params, plain.natural_params, rtol=1e-3)
 
+    def test_too_few_rounds_for_a_certificate_to_be_of_use(self) -> None:
+        """One classifier spans 2 log 2: its a-priori guarantee is better than a calibrated one at 5."""
+        density = quick_trainer(normal(2), 5.0, num_rounds=1, calibrated=True).fit(torch.randn(200, 2) * 0.3 + 1)
+        assert density.certificate is None
+        assert density.epsilon == pytest.approx(4 * LOG_2)
+
     def test_calibrated_on_a_finite_base(self) -> None:
         """phi is summed: no density with a certificate by draws, and none needed."""
         base = dist.Categorical(torch.ones(4) / 4)

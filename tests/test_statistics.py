@@ -103,6 +103,7 @@ def test_scale_logits() -> None:
         ({"spread": Spread(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
         ({"spread": Spread(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
         ({"frequency_scale": (2.0, 1.0)}, "frequency_scale must be finite and rise"),
+        ({"frequency_scale": (1.0,)}, "frequency_scale must hold two numbers"),
         ({"axis_share": 1.5}, "axis_share must be in"),
         ({"frequency_scale": (0.0, 1.0)}, "frequency_scale must be finite and above 0"),
     ],

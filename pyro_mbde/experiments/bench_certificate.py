@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import single_thread
-from pyro_mbde.certificate import CopyLimits, certify, plan_certificate
+from pyro_mbde.certificate import ROUNDING_RESERVE, CopyLimits, certify, plan_certificate
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import EPSILONS
 from pyro_mbde.metrics import quadrature_grid
@@ -38,6 +38,8 @@ def _waves(x: Tensor) -> Tensor:
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {"step": _step, "slope": _slope, "waves": _waves}
+#: Just outside what is proved; inside eta by what is kept back for rounding, so that every certificate given is wrong.
+_JUST_OUTSIDE = (1 - ROUNDING_RESERVE) * 1.0001
 #: Draws in a certificate of the attack, and the tolerance that they are about right for, in widths of the tilt.
 _ATTACK_DRAWS, _ATTACK_TOLERANCE = 8192, 0.02
 
@@ -73,8 +75,7 @@ def rate_of_wrong_certificates(
     """How often phi is certified to be within a tolerance that it is just outside of."""
     width = 0.99 * epsilon
     bounds, claim = skewed_bounds(width, skew), Certificate(_ATTACK_TOLERANCE * width, delta)
-    # Outside what is proved, though inside the reserve that is kept for rounding: every certificate given is wrong.
-    known = known_tilt(score, bounds, sign * claim.tolerance * 0.9901)
+    known = known_tilt(score, bounds, sign * claim.tolerance * _JUST_OUTSIDE)
 
     def draw(num_draws: int) -> Tensor:
         return known.tilt(torch.randn(num_draws, dtype=torch.float64)).exp()

@@ -114,7 +114,7 @@ def reach(
             problem = PROBLEMS[name]()
             gains: dict[tuple[float, float], list[Estimate]] = {}
             for seed in range(seeds):
-                torch.manual_seed(1000 + seed)
+                torch.manual_seed(1000 + seed)  # the command's own process: nobody else's generator
                 fit = CALIBRATED[system](problem, problem.target.sample((rows,)), seed)
                 for skew in skews:
                     for epsilon in epsilons:
@@ -126,7 +126,7 @@ def reach(
                 )
                 values = [estimate.value for estimate in estimates]
                 median = statistics.median(values)
-                # Errors of gain and limit are on the same draws' scale; their sum is on the safe side.
+                # The two are of independent draws: their sum is on the safe side of the difference's error.
                 error = (max(estimate.standard_error for estimate in estimates) + best.standard_error) / best.gain
                 bar.write(
                     f"{name:<12}{skew:>5g}{epsilon:>8g}{best.gain:>9.4f}{median:>9.4f}{median / best.gain:>8.4f}"

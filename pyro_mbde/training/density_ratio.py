@@ -162,8 +162,8 @@ class LogRatio:
         (:func:`~pyro_mbde.projection.project`): the tilt is :math:`\mathrm{clip}(u - s, lo, hi)`, with s such that its
         log-normaliser is 0. That is certified on fresh draws of the base (:func:`~pyro_mbde.certificate.certify`), so
         that the guarantee is :math:`R + 2\eta = \epsilon` in place of 2R. Should the certificate fail, the tilt is
-        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.place`); nothing public tells the two
-        apart.
+        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.place`); no public number tells the
+        two apart.
 
         With ``delta=0`` the guarantee is the a-priori one, 2R = epsilon, which holds without exception, and the shift
         is the one that gains most; skew has no effect then. On a finite base the log-normaliser is summed, so

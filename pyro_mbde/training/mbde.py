@@ -31,6 +31,7 @@ from pyro_mbde.mollifier import (
     LOG_2,
     Bounds,
     Certificate,
+    a_priori_guarantee,
     check_skew,
     paper_natural_params,
     spending_natural_params,
@@ -61,7 +62,7 @@ class RoundRecord(NamedTuple):
 
     Attributes:
         round: t, from 1.
-        theta: natural parameter of the round.
+        theta: natural parameter of the round, before any fit anew.
         loss: logistic loss at the end of training, in nats.
         gamma_p: weak-learning constant E_P[c] / log 2, on the table's rows.
         gamma_q: weak-learning constant E_{Q_{t-1}}[-c] / log 2, on the draws trained on.
@@ -93,8 +94,11 @@ class MBDE:
         Q_t \propto Q_{t-1} \exp(\theta_t c_t), \qquad 4 \log 2 \sum_t \theta_t \le \epsilon .
 
     Whatever the table and however training went, :math:`Q_T` is in :math:`\mathcal{M}_\epsilon` (Theorem 4), so a draw
-    from it is epsilon-integrally private. The default spends all of epsilon and trains a network with Fourier features
-    by AdamW on exact draws; :meth:`paper` is section 5 of the paper.
+    from it is epsilon-integrally private. (With ``calibrated=True`` theta is larger, the tilt is clipped to a public
+    interval, and its log-normaliser certified: :math:`\log q/q_0` is in
+    :math:`[-\text{skew}\,\epsilon, (1 - \text{skew})\,\epsilon]` but for a probability delta.) The default spends all
+    of epsilon and trains a network with Fourier features by AdamW on exact draws; :meth:`paper` is section 5 of the
+    paper.
 
     Privacy:
         Draws of the fitted density carry its guarantee. :attr:`history`, the weights and everything else computed here
@@ -186,7 +190,14 @@ class MBDE:
 
     @classmethod
     def paper(
-        cls, base: Distribution, epsilon: float, num_rounds: int = 3, *, link: str = "clamp", **options: Any
+        cls,
+        base: Distribution,
+        epsilon: float,
+        num_rounds: int = 3,
+        *,
+        link: str = "clamp",
+        seed: int | None = None,
+        progress: bool = True,
     ) -> MBDE:
         """Returns the trainer of the paper's section 5.
 
@@ -203,7 +214,8 @@ class MBDE:
             epsilon: privacy parameter of one draw, in nats.
             num_rounds: number of boosting rounds; the paper's is 3.
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
-            options: ``seed``, ``progress``.
+            seed: as for the constructor.
+            progress: as for the constructor.
 
         Returns:
             The trainer.
@@ -241,7 +253,8 @@ class MBDE:
             sharpen=False,
             sampler="random_walk",
             num_samples=10_000,
-            **options,
+            seed=seed,
+            progress=progress,
         )
 
     def fit(self, data: Any) -> MollifiedExpFamily:
@@ -311,10 +324,12 @@ class MBDE:
         schedule = SCHEDULES[self.schedule]
         if self.calibrated:
             bounds, certificate = plan_calibration(self.base_dist, self.epsilon, self.delta, self.skew)
-            if certificate is not None:
-                # A schedule for epsilon makes |f| at most epsilon/4. Here f reaches 2R, and 2 nats at least, so that it
-                # spans the whole interval wherever that comes to lie: the bounds, not theta, hold a calibrated tilt.
-                return schedule(8 * max(bounds.width, 1.0), self.num_rounds), (bounds, certificate)
+            # A schedule for epsilon makes |f| at most epsilon/4. Let f reach 2R here, and 2 nats at least, as far as
+            # theta_t <= 1 allows, so that it spans the interval wherever that comes to lie: the bounds, not theta, hold
+            # a calibrated tilt. Rounds too few for that need no certificate: the a-priori guarantee is the better one.
+            natural_params = schedule(8 * max(bounds.width, 1.0), self.num_rounds)
+            if certificate is not None and a_priori_guarantee(tilt_bounds(natural_params)).epsilon > self.epsilon:
+                return natural_params, (bounds, certificate)
         return schedule(self.epsilon, self.num_rounds), None
 
     def _continue(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def reweight(c_p: Tensor, c_q: Tensor, natural_params: Tensor) -> Tensor:
         return natural_params
 
     def gain(theta: Tensor) -> Tensor:
-        return theta @ mean_p - torch.logsumexp(c_q @ theta, 0) + torch.tensor(float(len(c_q))).log()
+        return theta @ mean_p - torch.logsumexp(c_q @ theta, 0) + math.log(len(c_q))
 
     def to_theta(logits: Tensor) -> Tensor:
         weights = torch.softmax(logits, 0)
