@@ -15,6 +15,8 @@ from tqdm import tqdm
 from pyro_mbde._runtime import check_number, seeded
 from pyro_mbde.base import enumerate_base, quasi_draws_with_points
 from pyro_mbde.certificate import (
+    ROUNDING_RESERVE,
+    SMALLEST_DELTA,
     CopyLimits,
     certify,
     check_finite_epsilon,
@@ -29,10 +31,10 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
-_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
+_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 8
 #: Fresh draws in a block of the certificate, and the most that a first and a second attempt at it take: what is planned
-#: for the tilt that is hardest to certify, and four times that.
-_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**22, 2**24
+#: for the tilt that is hardest to certify, and eight times that.
+_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**22, 2**25
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
@@ -46,10 +48,11 @@ def plan_calibration(
 ) -> tuple[Bounds, Certificate | None]:
     """Returns the public bounds of a tilt, and what is to be proved of it.
 
-    On a finite base the log-normaliser is a sum, exact but for the rounding of the base's weights: there the tolerance
-    is a millionth of epsilon, and delta 0. Elsewhere this is :func:`~pyro_mbde.certificate.plan_certificate`. Without a
-    delta there is no certificate and the width is epsilon/2, for the a-priori guarantee; nor is there where the
-    certified interval would be narrower than that, at a very large epsilon.
+    On a finite base the log-normaliser is a sum, exact but for rounding: there the tolerance is a millionth of epsilon
+    beside what is kept back for that (:data:`~pyro_mbde.certificate.ROUNDING_RESERVE`), and delta 0. Elsewhere this is
+    :func:`~pyro_mbde.certificate.plan_certificate`. Without a delta there is no certificate and the width is
+    epsilon/2, for the a-priori guarantee; nor is there where the certified interval would be narrower than that, at a
+    very large epsilon, or where a side of it is no wider than rounding.
 
     Args:
         base: public base distribution.
@@ -62,11 +65,15 @@ def plan_calibration(
         ValueError: an argument is out of its range.
     """
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
-    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-    if enumerate_base(base) is not None:
-        tolerance = min(_EXACT_TOLERANCE, skew / 2, (1 - skew) / 2) * epsilon
-        return shrunk_bounds(epsilon, skew, tolerance), Certificate(tolerance)
-    if delta:
+    constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
+    delta = check_number("delta", delta, constraint, lambda value: value == 0 or SMALLEST_DELTA <= value < 1)
+    has_room = min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
+    if has_room and enumerate_base(base) is not None:
+        tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
+        bounds = shrunk_bounds(epsilon, skew, tolerance)
+        if bounds.width > epsilon / 2:
+            return bounds, Certificate(tolerance)
+    elif has_room and delta:
         bounds, certificate = plan_certificate(epsilon, delta, skew)
         if bounds.width > epsilon / 2:
             return bounds, certificate
@@ -159,9 +166,10 @@ class BaseScores:
             shift = project_a_priori(self._even.flatten(), self._weights(), bounds)
             return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
         with tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress) as self._bar:
-            placement = self._place_certified(bounds, certificate)
-        self._bar = tqdm(disable=True)  # one that shows cannot be pickled
-        return placement
+            try:
+                return self._place_certified(bounds, certificate)
+            finally:
+                self._bar = tqdm(disable=True)  # one that shows cannot be pickled
 
     def _place_certified(self, bounds: Bounds, certificate: Certificate) -> Placement:
         # delta is shared out between two attempts: either may be wrong.
@@ -238,7 +246,7 @@ class BaseScores:
         the scatter of Y is a small part of that of :math:`e^f` (control variate).
         """
         if self._is_exact:
-            return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance
+            return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance - ROUNDING_RESERVE
         tilted = clip_score(self._even, shift, bounds).exp().flatten()
         cells = self._even_cells.flatten()
         counts = torch.bincount(cells, minlength=self._num_cells)

@@ -13,13 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_epsilon, check_number
+from pyro_mbde._runtime import check_epsilon, check_number, message
 from pyro_mbde.mollifier import Bounds, Certificate, check_skew
 
 #: Draws that the tolerance is sized for: plain ones of the tilt that is hardest to certify.
 _DRAWS_PLANNED = 2**22
-#: Share of the tolerance kept back: the tilt is computed in float32, in batches whose size may move its last digits.
-ROUNDING_RESERVE = 0.01
+#: Part of the tolerance kept back, in nats: networks compute in float32, where the size of a batch moves the last
+#: digits of a tilt by some 1e-7, and so phi.
+ROUNDING_RESERVE = 1e-5
+#: The smallest delta, far above where its half underflows.
+SMALLEST_DELTA = 1e-300
 #: A bet is at most this share of the largest that cannot lose everything.
 _LARGEST_BET = 0.9
 
@@ -28,7 +31,7 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     r"""Splits a privacy parameter into the width of the tilt and the tolerance of its certificate.
 
     .. math::
-        \epsilon = R + 2\eta, \qquad \eta = \sqrt{\frac{2 V \log(1/\delta)}{n}}, \qquad
+        \epsilon = R + 2\eta, \qquad \eta = 10^{-5} + \sqrt{\frac{2 V \log(1/\delta)}{n}}, \qquad
         V = (e^{hi} - 1)(1 - e^{lo}), \qquad
         [lo - \eta,\, hi + \eta] = [-\text{skew}\,\epsilon,\, (1 - \text{skew})\,\epsilon],
 
@@ -39,8 +42,8 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
 
     Args:
         epsilon: privacy parameter of one draw, in nats; above 0 and finite.
-        delta: probability that the certificate is wrong; in (0, 1).
-        skew: place of the interval, in (0, 1).
+        delta: probability that the certificate is wrong; in [1e-300, 1).
+        skew: place of the interval, in (0, 1), with more than 2e-5 nats on either side of 0.
 
     Returns:
         The bounds of the tilt and the certificate to be proved; their
@@ -62,9 +65,12 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
         True
     """
     epsilon = check_finite_epsilon(epsilon)
-    delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
+    delta = check_number("delta", delta, "be in [1e-300, 1)", lambda value: SMALLEST_DELTA <= value < 1)
     skew = check_skew(skew)
-    low, high = 0.0, min(skew, 1 - skew) * epsilon
+    low, high = ROUNDING_RESERVE, min(skew, 1 - skew) * epsilon
+    if high <= 2 * low:
+        constraint = f"leave both sides of the interval {2 * low:g} nats at least, for rounding"
+        raise ValueError(message("skew and epsilon", constraint, (skew, epsilon)))
     for _ in range(60):
         tolerance = (low + high) / 2
         if tolerance < _tolerance(shrunk_bounds(epsilon, skew, tolerance), delta):
@@ -101,7 +107,7 @@ def check_finite_epsilon(value: object) -> float:
 
 def _tolerance(bounds: Bounds, delta: float) -> float:
     variance = math.expm1(bounds.high) * -math.expm1(bounds.low)
-    return math.sqrt(2 * variance * -math.log(delta) / _DRAWS_PLANNED)
+    return ROUNDING_RESERVE + math.sqrt(2 * variance * -math.log(delta) / _DRAWS_PLANNED)
 
 
 class CopyLimits(NamedTuple):
@@ -156,13 +162,13 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
         blocks: independent unbiased copies of :math:`E_{Q_0} e^f`, in blocks of shape ``(n,)``, float64, made of
             draws that neither the tilt nor the limits depend on.
         limits: a and b, and the guess at the variance.
-        certificate: eta and delta; one per cent of eta is kept back for the rounding of f in float32.
+        certificate: eta and delta; of eta, :data:`ROUNDING_RESERVE` is kept back for the rounding of f.
 
     Returns:
         True as soon as it is proved, False if the blocks end before.
 
     Raises:
-        ValueError: a copy is outside its limits, or the tolerance or delta is 0.
+        ValueError: a copy is outside its limits, the tolerance is no more than the reserve, or delta is 0.
 
     References:
         Waudby-Smith, Ramdas. Estimating means of bounded random variables by betting. JRSS B, 2024. Ville. Étude
@@ -178,10 +184,11 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
         >>> certify([even + 0.01] * 4, limits, certificate)  # phi = log(1.01), well above eta
         False
     """
-    check_number("certificate.tolerance", certificate.tolerance, "be above 0", lambda value: value > 0)
+    constraint = f"be above {ROUNDING_RESERVE}"
+    check_number("certificate.tolerance", certificate.tolerance, constraint, lambda value: value > ROUNDING_RESERVE)
     check_number("certificate.delta", certificate.delta, "be above 0", lambda value: value > 0)
     smallest, largest, variance = limits
-    tolerance = certificate.tolerance * (1 - ROUNDING_RESERVE)
+    tolerance = certificate.tolerance - ROUNDING_RESERVE
     upper, lower = math.exp(tolerance), math.exp(-tolerance)
     slack = 1e-12 * (1 + abs(smallest) + abs(largest))
     target = -math.log(certificate.delta)

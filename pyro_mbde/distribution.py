@@ -165,7 +165,7 @@ class MollifiedExpFamily(TorchDistribution):
 
     @property
     def natural_params(self) -> Tensor:
-        """Natural parameters theta, float64 of shape ``(T,)``."""
+        """Natural parameters theta, float64 of shape ``(T,)``. Private where they were fitted anew to the table."""
         return self._tilt.natural_params
 
     @property

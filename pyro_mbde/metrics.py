@@ -201,8 +201,11 @@ def mode_coverage(
         of_density, of_target = (
             _log_prob(density, source.sample(shape)).reshape(_NUM_REPLICATES, size) for source in (density, target)
         )
-    levels = torch.quantile(of_density, 1 - mass, dim=1, keepdim=True)
-    covered = (of_target > levels).double().mean(1)
+    levels = torch.quantile(of_density, 1 - mass, dim=1, keepdim=True, interpolation="lower")
+    # A density with plateaus may hold much of Q exactly at the level: as much of them is taken as makes up the mass.
+    above, at_level = ((relation(of_density, levels)).double().mean(1) for relation in (torch.gt, torch.eq))
+    share = ((mass - above) / at_level).clamp(0, 1)
+    covered = (of_target > levels).double().mean(1) + share * (of_target == levels).double().mean(1)
     return Estimate(float(covered.mean()), float(covered.std() / math.sqrt(_NUM_REPLICATES)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Iterator
 from itertools import islice
 
@@ -17,7 +18,7 @@ from pyro_mbde import calibration
 from pyro_mbde.base import prepare_base
 from pyro_mbde.calibration import BaseScores, plan_calibration
 from pyro_mbde.certificate import ROUNDING_RESERVE
-from pyro_mbde.mollifier import Bounds, Certificate, calibrated_guarantee
+from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import estimate_log_normalizer
 from pyro_mbde.projection import clip_score
 
@@ -64,6 +65,41 @@ def test_no_certificate_where_none_is_of_use(epsilon: float, delta: float) -> No
     assert placement.shift == pytest.approx(-placement.log_normalizer.value, abs=1e-9)
 
 
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-5, 1e-4, 1e-3, 0.01, 0.1])
+@pytest.mark.parametrize("name", ["bernoulli", "normal-scalar"])
+def test_rounding_has_room_at_any_epsilon(name: str, epsilon: float) -> None:
+    """The reserve is absolute, as rounding is: below it there is no certificate, and none is needed."""
+    bounds, certificate = plan_calibration(prepare_base(BASES[name]()), epsilon, 1e-9, 0.5)
+    guarantee = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
+    assert guarantee.epsilon <= epsilon
+    assert certificate is None or certificate.tolerance > ROUNDING_RESERVE
+    assert (certificate is None) == (epsilon <= 4e-5)
+
+
+@pytest.mark.parametrize("skew", [1e-30, 1e-6, 1 - 1e-16])
+def test_a_skew_that_leaves_no_room(skew: float) -> None:
+    bounds, certificate = plan_calibration(prepare_base(normal(2)), 1.0, 1e-9, skew)
+    assert certificate is None
+    assert bounds.width == 0.5
+
+
+def test_a_delta_whose_half_underflows() -> None:
+    with pytest.raises(ValueError, match="delta must be 0, or in"):
+        plan_calibration(prepare_base(normal(2)), 1.0, 5e-324, 0.5)
+
+
+def test_an_interrupt_leaves_scores_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = BaseScores(prepare_base(normal(2)), waves)
+
+    def interrupt(*arguments: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibration, "certify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        scores.place(Bounds(-0.3, 0.7), Certificate(0.1, 1e-6))
+    pickle.dumps(scores)
+
+
 def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is certified, log q/q0 is in [lo, hi] all the same."""
     monkeypatch.setattr(calibration, "certify", lambda *arguments: False)
@@ -94,7 +130,7 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
     for _ in range(60):
         shift = (low + high) / 2
         phi = math.log(float((weights * clip_score(scores, shift, bounds).exp()).sum()))
-        low, high = (shift, high) if phi > -1.0001 * (1 - ROUNDING_RESERVE) * claim.tolerance else (low, shift)
+        low, high = (shift, high) if phi > -1.0001 * (claim.tolerance - ROUNDING_RESERVE) else (low, shift)
     wrong = 0
     for _ in range(200):
         scores = BaseScores(base, waves)

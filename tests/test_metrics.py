@@ -82,6 +82,18 @@ def test_mode_coverage_finds_missing_modes() -> None:
     assert abs(estimate.value - 0.475) < 4.5 * estimate.standard_error
 
 
+@pytest.mark.parametrize("mass", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize(
+    "density",
+    [dist.Uniform(0.0, 1.0), dist.Categorical(torch.ones(3)), dist.Categorical(torch.tensor([0.6, 0.3, 0.1]))],
+    ids=["uniform", "equal", "steps"],
+)
+def test_mode_coverage_on_plateaus(density: dist.TorchDistribution, mass: float) -> None:
+    """A density covers as much of itself as is asked for, however many of its points are equally likely."""
+    estimate = mode_coverage(density, density, mass=mass)
+    assert abs(estimate.value - mass) < 4.5 * estimate.standard_error + 1e-3
+
+
 def test_the_standard_error_of_coverage_is_honest() -> None:
     """Over repetitions the estimates scatter as their standard errors say, the level's error included."""
     estimates = [mode_coverage(P, Q, num_draws=2000) for _ in range(200)]

@@ -38,8 +38,6 @@ def _waves(x: Tensor) -> Tensor:
 
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {"step": _step, "slope": _slope, "waves": _waves}
-#: Just outside what is proved; inside eta by what is kept back for rounding, so that every certificate given is wrong.
-_JUST_OUTSIDE = (1 - ROUNDING_RESERVE) * 1.0001
 #: Draws in a certificate of the attack, and the tolerance that they are about right for, in widths of the tilt.
 _ATTACK_DRAWS, _ATTACK_TOLERANCE = 8192, 0.02
 
@@ -75,7 +73,9 @@ def rate_of_wrong_certificates(
     """How often phi is certified to be within a tolerance that it is just outside of."""
     width = 0.99 * epsilon
     bounds, claim = skewed_bounds(width, skew), Certificate(_ATTACK_TOLERANCE * width, delta)
-    known = known_tilt(score, bounds, sign * claim.tolerance * _JUST_OUTSIDE)
+    # Just outside what is proved; inside eta by what is kept back for rounding, so that every certificate given is
+    # wrong.
+    known = known_tilt(score, bounds, sign * (claim.tolerance - ROUNDING_RESERVE) * 1.0001)
 
     def draw(num_draws: int) -> Tensor:
         return known.tilt(torch.randn(num_draws, dtype=torch.float64)).exp()
