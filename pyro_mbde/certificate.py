@@ -59,7 +59,7 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     Example:
         >>> bounds, certificate = plan_certificate(1.0, delta=1e-9, skew=0.5)
         >>> round(bounds.width, 4), round(certificate.tolerance, 5)
-        (0.9968, 0.00158)
+        (0.9968, 0.00159)
         >>> from pyro_mbde.mollifier import calibrated_guarantee
         >>> calibrated_guarantee(bounds, certificate).epsilon <= 1.0
         True
