@@ -31,7 +31,7 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
-_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 8
+_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
 #: Fresh draws in a block of the certificate, and the most that a first and a second attempt at it take: what is planned
 #: for the tilt that is hardest to certify, and eight times that.
 _BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**22, 2**25

@@ -33,7 +33,7 @@ class DensityRatio:
 
     Args:
         base: public base distribution Q0.
-        weak_learner: network and optimiser; defaults to two layers of 32 and 480 steps of 512 + 512 rows.
+        weak_learner: network and optimiser; defaults to two layers of 32 and 420 steps of 512 + 512 rows.
         ensemble_size: networks trained side by side, at least 1.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -72,7 +72,7 @@ class DensityRatio:
                 num_frequencies=24,
                 frequency_scale=(0.5, 8.0),
                 axis_share=0.5,
-                num_steps=480,
+                num_steps=420,
                 batch_size=512,
             )
         if not isinstance(weak_learner, WeakLearner):
