@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable
@@ -16,20 +15,17 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import convert_base, describe_base, enumerate_base, prepare_base, reference_draws
+from pyro_mbde.base import enumerate_base, prepare_base, reference_draws
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
+from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, rejection_sample
-from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
-from pyro_mbde.statistics import describe_statistics, rebuild_statistics
+from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
 _Shape = torch.Size | list[int] | tuple[int, ...]
-
-_FILE_FORMAT = "MollifiedExpFamily"
-_FILE_VERSION = 2
 
 
 class MollifiedExpFamily(TorchDistribution):
@@ -395,24 +391,9 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             TypeError: ``target`` is neither, or the base cannot be taken apart.
         """
-        if isinstance(target, torch.dtype):
-            if target not in (torch.float32, torch.float64):
-                raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
-            base = convert_base(self.base_dist, dtype=target)
-        else:
-            base = convert_base(self.base_dist, device=torch.device(target))
-        new = MollifiedExpFamily(
-            base,
-            copy.deepcopy(self.statistics).to(target),
-            self.natural_params,
-            self.log_normalizer,
-            offset=self.offset,
-            shrinkage=self.shrinkage,
-            bounds=self.bounds,
-            certificate=self.certificate,
-        )
+        new = self._assemble(self._parts().to(target))
         new._validate_args = self._validate_args
-        return new.expand(self.batch_shape)
+        return new
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the density to a file that ``torch.load`` reads with its safe defaults: a plain dict of tensors.
@@ -426,19 +407,7 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
-        certificate = self.certificate
-        content = {
-            "base": describe_base(self.base_dist),
-            "statistics": describe_statistics(self.statistics),
-            "natural_params": self.natural_params,
-            "offset": self.offset,
-            "shrinkage": self.shrinkage,
-            "bounds": list(self.bounds),
-            "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
-            "log_normalizer": [self.log_normalizer.value, self.log_normalizer.standard_error],
-            "batch_shape": list(self.batch_shape),
-        }
-        write_file(path, _FILE_FORMAT, _FILE_VERSION, content)
+        self._parts().write(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], map_location: str | torch.device = "cpu") -> MollifiedExpFamily:
@@ -452,23 +421,39 @@ class MollifiedExpFamily(TorchDistribution):
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, of another kind, or from a later version of the library.
         """
-        content = read_file(path, _FILE_FORMAT, _FILE_VERSION)
+        parts = DensityParts.read(path)
         try:
-            certificate = content["certificate"]
-            density = cls(
-                decode(content["base"]),
-                rebuild_statistics(content["statistics"]),
-                content["natural_params"],
-                LogNormalizer(*content["log_normalizer"]),
-                offset=content["offset"],
-                shrinkage=content["shrinkage"],
-                bounds=Bounds(*content["bounds"]),
-                certificate=None if certificate is None else Certificate(*certificate),
-            )
-            density = density.expand(torch.Size(content["batch_shape"]))
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            raise damaged_file(path, _FILE_FORMAT) from error
+            density = cls._assemble(parts)
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # parts that do not fit one another
+            raise damaged_file(path, FILE_FORMAT) from error
         return density if torch.device(map_location) == density.device else density.to(map_location)
+
+    def _parts(self) -> DensityParts:
+        return DensityParts(
+            self.base_dist,
+            self.statistics,
+            self.natural_params,
+            self.log_normalizer,
+            self.offset,
+            self.shrinkage,
+            self.bounds,
+            self.certificate,
+            self.batch_shape,
+        )
+
+    @classmethod
+    def _assemble(cls, parts: DensityParts) -> MollifiedExpFamily:
+        density = cls(
+            parts.base,
+            parts.statistics,
+            parts.natural_params,
+            parts.log_normalizer,
+            offset=parts.offset,
+            shrinkage=parts.shrinkage,
+            bounds=parts.bounds,
+            certificate=parts.certificate,
+        )
+        return density.expand(parts.batch_shape)
 
     def __repr__(self) -> str:
         """Shows public facts alone."""

@@ -1,0 +1,115 @@
+"""What a density is made of, as values: in another dtype, on another device, in a file."""
+
+from __future__ import annotations
+
+import copy
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import message
+from pyro_mbde.base import convert_base, describe_base
+from pyro_mbde.mollifier import Bounds, Certificate
+from pyro_mbde.normalizer import LogNormalizer
+from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
+from pyro_mbde.statistics import describe_statistics, rebuild_statistics
+
+FILE_FORMAT = "MollifiedExpFamily"
+_FILE_VERSION = 2
+
+
+class DensityParts(NamedTuple):
+    """The arguments of a :class:`~pyro_mbde.MollifiedExpFamily` and its batch shape. As sensitive as the table.
+
+    Attributes:
+        base: the public base distribution.
+        statistics: sufficient statistics c.
+        natural_params: theta, shape ``(T,)``.
+        log_normalizer: phi.
+        offset: what is taken off the weighted sum before it is clipped, in nats.
+        shrinkage: what the clipped tilt is multiplied by.
+        bounds: public interval of the tilt, in nats.
+        certificate: what has been proved of phi, or None.
+        batch_shape: shape it is expanded to.
+    """
+
+    base: Distribution
+    statistics: nn.Module
+    natural_params: Tensor
+    log_normalizer: LogNormalizer
+    offset: float
+    shrinkage: float
+    bounds: Bounds
+    certificate: Certificate | None
+    batch_shape: torch.Size
+
+    def to(self, target: str | torch.device | torch.dtype) -> DensityParts:
+        """Returns copies on another device or in another floating-point type.
+
+        Args:
+            target: a device, or ``torch.float32`` or ``torch.float64``.
+
+        Raises:
+            TypeError: ``target`` is neither, or the base cannot be taken apart.
+        """
+        if isinstance(target, torch.dtype):
+            if target not in (torch.float32, torch.float64):
+                raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
+            base = convert_base(self.base, dtype=target)
+        else:
+            base = convert_base(self.base, device=torch.device(target))
+        return self._replace(base=base, statistics=copy.deepcopy(self.statistics).to(target))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the parts to a file of plain tensors, numbers and text.
+
+        Args:
+            path: where to; replaced only once all is written.
+
+        Raises:
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+        """
+        certificate = self.certificate
+        content = {
+            "base": describe_base(self.base),
+            "statistics": describe_statistics(self.statistics),
+            "natural_params": self.natural_params,
+            "log_normalizer": [self.log_normalizer.value, self.log_normalizer.standard_error],
+            "offset": self.offset,
+            "shrinkage": self.shrinkage,
+            "bounds": list(self.bounds),
+            "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
+            "batch_shape": list(self.batch_shape),
+        }
+        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> DensityParts:
+        """Reads what :meth:`write` wrote, onto the CPU; runs no code from the file.
+
+        Args:
+            path: the file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is damaged, of another kind, or from a later version of the library.
+        """
+        content = read_file(path, FILE_FORMAT, _FILE_VERSION)
+        try:
+            certificate = content["certificate"]
+            return cls(
+                base=decode(content["base"]),
+                statistics=rebuild_statistics(content["statistics"]),
+                natural_params=content["natural_params"],
+                log_normalizer=LogNormalizer(*content["log_normalizer"]),
+                offset=content["offset"],
+                shrinkage=content["shrinkage"],
+                bounds=Bounds(*content["bounds"]),
+                certificate=None if certificate is None else Certificate(*certificate),
+                batch_shape=torch.Size(content["batch_shape"]),
+            )
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            raise damaged_file(path, FILE_FORMAT) from error
