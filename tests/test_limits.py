@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_mbde.experiments.problems import mixture_1d, ring, ring_tight
+from pyro_mbde.experiments.problems import Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.mollifier import Bounds
@@ -66,9 +68,9 @@ def test_best_gain_where_both_densities_vanish() -> None:
         (mixture_1d, {0.05: 0.127, 0.1: 0.209, 0.2: 0.331, 0.3: 0.413, 0.4: 0.460, 0.5: 0.453, 0.7: 0.298}),
     ],
 )
-def test_known_gains(problem: object, gains: dict[float, float]) -> None:
+def test_known_gains(problem: Callable[[], Problem], gains: dict[float, float]) -> None:
     """Computed elsewhere, by quadrature, for these targets at epsilon = 1."""
-    _, target, base, box = problem()  # type: ignore[operator]
+    _, target, base, box = problem()
     for skew, gain in gains.items():
         assert best_reachable(target, base, 1.0, skew, box=box).gain == pytest.approx(gain, abs=1.1e-3)
         assert gain <= gain_limit(1.0, skew)
@@ -81,8 +83,8 @@ def test_known_gains(problem: object, gains: dict[float, float]) -> None:
         (mixture_1d, {0.1: 1.043, 0.25: 0.971, 0.5: 0.853, 1.0: 0.639, 2.0: 0.376, 5.0: 0.205, 10.0: 0.177}),
     ],
 )
-def test_known_likelihoods(problem: object, likelihoods: dict[float, float]) -> None:
-    _, target, base, box = problem()  # type: ignore[operator]
+def test_known_likelihoods(problem: Callable[[], Problem], likelihoods: dict[float, float]) -> None:
+    _, target, base, box = problem()
     for epsilon, nll in likelihoods.items():
         assert best_reachable(target, base, epsilon, box=box).nll == pytest.approx(nll, abs=2e-3)
 
@@ -147,6 +149,6 @@ def test_a_target_that_vanishes_where_the_base_does_not() -> None:
         ({"guarantee": "none"}, "guarantee must be"),
     ],
 )
-def test_arguments(options: dict[str, object], match: str) -> None:
+def test_arguments(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        best_reachable(dist.Normal(0.0, 1.0), dist.Normal(0.0, 1.0), **{"epsilon": 1.0, **options})  # type: ignore[arg-type]
+        best_reachable(dist.Normal(0.0, 1.0), dist.Normal(0.0, 1.0), **{"epsilon": 1.0, **options})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -160,9 +161,9 @@ def test_clipped_ratio() -> None:
         ({"theta": 0.0}, ValueError, "theta must be finite and above 0"),
     ],
 )
-def test_clipped_ratio_arguments(options: dict[str, object], error: type[Exception], match: str) -> None:
+def test_clipped_ratio_arguments(options: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        ClippedRatio(**{"networks": BoundedClassifiers(1, 2), "shift": 0.0, "theta": 1.0, **options})  # type: ignore[arg-type]
+        ClippedRatio(**{"networks": BoundedClassifiers(1, 2), "shift": 0.0, "theta": 1.0, **options})
 
 
 def test_only_our_own_statistics_can_be_described() -> None:
