@@ -153,6 +153,20 @@ def convert_base(
     return converted
 
 
+def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
+    """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
+
+    Args:
+        value: shape ``(..., *event_shape)``.
+        base: the base distribution.
+        dtype: of the network.
+
+    Returns:
+        Tensor of shape ``(..., d)``.
+    """
+    return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
+
+
 def enumerate_base(base: Distribution) -> Tensor | None:
     """Returns all points of a finite base, shape ``(n,)``, or None where they cannot be listed."""
     if base.event_shape or not base.has_enumerate_support:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import enumerate_base, prepare_base, reference_draws
+from pyro_mbde.base import as_features, enumerate_base, prepare_base, reference_draws
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
@@ -243,9 +243,7 @@ class MollifiedExpFamily(TorchDistribution):
         return self._tilt(self._features(value))
 
     def _features(self, value: Tensor) -> Tensor:
-        """Values as rows of floating-point numbers, shape ``(..., d)``, for the statistics."""
-        value = value.to(self.dtype)
-        return value if self.event_shape else value.unsqueeze(-1)
+        return as_features(value, self.base_dist, self.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns the normalised log-density.

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import reference_draws
+from pyro_mbde.base import as_features, reference_draws
 
 
 def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
@@ -53,6 +53,13 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
     return _check_rows(rows, base, support)
 
 
+def to_network_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+    """Returns the table as a network is trained on it: a copy of what :func:`to_rows` returns, floating, ``(n, d)``."""
+    rows = to_rows(data, base, num_samples)
+    dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
+    return as_features(rows, base, dtype).clone()
+
+
 def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     """Brings the rows to the base's shape, dtype and device. What it says of them is no number of the table."""
     event_shape = base.event_shape
@@ -72,7 +79,7 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
         raise ValueError(f"data must hold whole numbers for a base of {example.dtype}, got fractions.")
     if not bool(support.check(converted).all()):
         # A warning, not an error: rows outside a box are legal, they are learned from but cannot be drawn.
-        warnings.warn("Some rows lie outside the support of the base and cannot be modelled there.", stacklevel=4)
+        warnings.warn("Some rows lie outside the support of the base and cannot be modelled there.", stacklevel=5)
     return converted
 
 

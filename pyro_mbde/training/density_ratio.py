@@ -11,12 +11,12 @@ from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread, with_gradients
-from pyro_mbde.base import base_spread, prepare_base
+from pyro_mbde.base import as_features, base_spread, prepare_base
 from pyro_mbde.calibration import BaseScores, Placement, plan_calibration
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import LOG_2, Bounds, Certificate
 from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
-from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -103,12 +103,11 @@ class DensityRatio:
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_rows(data, self.base_dist, self.num_samples)
-            dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
-            positives = rows.reshape(len(rows), -1).to(dtype).clone()
+            positives = to_network_rows(data, self.base_dist, self.num_samples)
 
             def fresh_negatives(num_draws: int) -> Tensor:
-                return self.base_dist.sample(torch.Size([num_draws])).reshape(num_draws, -1).to(positives)
+                draws = self.base_dist.sample(torch.Size([num_draws]))
+                return as_features(draws, self.base_dist, positives.dtype)
 
             hypothesis = self.weak_learner.fit(
                 positives,
@@ -152,8 +151,7 @@ class LogRatio:
         Returns:
             float64 tensor of shape ``(...)``.
         """
-        features = value if self.base_dist.event_shape else value.unsqueeze(-1)
-        return mean_logit(self._networks, features.to(self._networks.loc.dtype))
+        return mean_logit(self._networks, as_features(value, self.base_dist, self._networks.loc.dtype))
 
     def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.

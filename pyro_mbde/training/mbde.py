@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from pyro_mbde._runtime import (
     single_thread,
     with_gradients,
 )
-from pyro_mbde.base import base_spread, prepare_base, quasi_draws
+from pyro_mbde.base import as_features, base_spread, prepare_base, quasi_draws
 from pyro_mbde.calibration import BaseScores, plan_calibration
 from pyro_mbde.certificate import check_finite_epsilon
 from pyro_mbde.distribution import MollifiedExpFamily
@@ -42,7 +42,8 @@ from pyro_mbde.projection import project
 from pyro_mbde.sampling.mcmc import run_mcmc
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
-from pyro_mbde.training.data import to_rows
+from pyro_mbde.tilt import Tilt
+from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -279,8 +280,7 @@ class MBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_rows(data, self.base_dist, self.num_samples)
-            positives = rows.reshape(len(rows), -1).to(self._network_dtype(rows)).clone()
+            positives = to_network_rows(data, self.base_dist, self.num_samples)
             spread = base_spread(self.base_dist)
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
@@ -316,9 +316,6 @@ class MBDE:
         self.history = history
         return density
 
-    def _network_dtype(self, rows: Tensor) -> torch.dtype:
-        return rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
-
     def _plan(self) -> tuple[Tensor, tuple[Bounds, Certificate] | None]:
         """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
         schedule = SCHEDULES[self.schedule]
@@ -341,18 +338,17 @@ class MBDE:
         # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
         # are.
         bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
-        scores = self._score(statistics, natural_params, quasi_draws(self.base_dist, _NUM_PLACING_DRAWS))
+        with torch.no_grad():
+            scores = self._score(statistics, natural_params)(quasi_draws(self.base_dist, _NUM_PLACING_DRAWS))
         shift = project(scores, torch.zeros_like(scores), bounds)
         return MollifiedExpFamily(
             self.base_dist, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
         )
 
-    def _score(self, statistics: BoundedClassifiers, natural_params: Tensor, value: Tensor) -> Tensor:
-        """The sum <theta, c> that is shifted and clipped, float64 of shape ``(n,)``."""
-        features = value if self.base_dist.event_shape else value.unsqueeze(-1)
-        with torch.no_grad():
-            weighted: Tensor = statistics(features.to(statistics.loc.dtype)).double() * natural_params.to(value.device)
-        return weighted.sum(-1)
+    def _score(self, statistics: BoundedClassifiers, natural_params: Tensor) -> Callable[[Tensor], Tensor]:
+        """The sum <theta, c>, to be shifted and clipped: computed as the density itself does."""
+        tilt = Tilt(statistics, natural_params, device=statistics.loc.device)
+        return lambda value: tilt(as_features(value, self.base_dist, statistics.loc.dtype))
 
     def _finish(
         self,
@@ -372,7 +368,7 @@ class MBDE:
             return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, bounds=bounds)
         bounds, certificate = plan
 
-        score = partial(self._score, statistics, natural_params)
+        score = self._score(statistics, natural_params)
         placement = BaseScores(self.base_dist, score, progress=self.progress).place(bounds, certificate)
         return MollifiedExpFamily(
             self.base_dist,
