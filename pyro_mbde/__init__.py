@@ -11,7 +11,8 @@ from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.mcmc import Chains, run_mcmc
+from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.sampling.mcmc import run_mcmc
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio

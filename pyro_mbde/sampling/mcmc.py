@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +21,6 @@ from pyro_mbde._runtime import (
     check_choice,
     check_count,
     check_seed,
-    import_arviz,
     message,
     seeded,
     single_thread,
@@ -31,6 +28,7 @@ from pyro_mbde._runtime import (
 )
 from pyro_mbde.base import reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.kernels import Params, Potential, RandomWalk
 
 # Pyro leaves these unannotated. What a kernel knows of a step it keeps in private attributes (see _Recorder), which is
@@ -40,55 +38,6 @@ _NUTS: Any = NUTS
 _initialize_model: Any = initialize_model
 
 KERNELS = ("random_walk", "hmc", "nuts")
-
-
-@dataclass(frozen=True)
-class Chains:
-    """Draws of several Markov chains and how they were made. As sensitive as the table that the density was fitted to.
-
-    Trajectories carry no privacy guarantee: hand out exact draws instead.
-
-    Attributes:
-        draws: per site, shape ``(num_chains, num_samples, *event_shape)``, in the site's own space.
-        sample_stats: per statistic, shape ``(num_chains, num_samples)``: ``lp`` (log-density of the unconstrained
-            parameters, up to a constant), ``acceptance_rate``, ``step_size``, and for HMC and NUTS ``diverging``.
-        seeds: seed of each chain.
-        warmup_steps: steps made before, which adapted the kernel and are not kept.
-        kernel: name of the kernel.
-    """
-
-    draws: dict[str, Tensor]
-    sample_stats: dict[str, Tensor]
-    seeds: tuple[int, ...]
-    warmup_steps: int
-    kernel: str
-
-    def to_arviz(self) -> Any:
-        """Returns the chains as ArviZ wants them: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
-
-        Example:
-            >>> import pyro.distributions as dist
-            >>> chains = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=200, seed=0, progress=False)
-            >>> data = chains.to_arviz()
-            >>> import arviz
-            >>> float(arviz.rhat(data)["x"]) < 1.1
-            True
-        """
-        groups = {
-            "posterior": {name: value.cpu().numpy() for name, value in self.draws.items()},
-            "sample_stats": {name: value.cpu().numpy() for name, value in self.sample_stats.items()},
-        }
-        attrs = {
-            "inference_library": "pyro_mbde",
-            "inference_library_version": version("pyro_mbde"),
-            "sampler": self.kernel,
-            "warmup_steps": self.warmup_steps,
-            "seeds": list(self.seeds),
-        }
-        arviz = import_arviz()
-        if int(arviz.__version__.split(".")[0]) >= 1:
-            return arviz.from_dict(groups, attrs={"posterior": attrs})
-        return arviz.from_dict(**groups, posterior_attrs=attrs)
 
 
 class _Target(NamedTuple):
@@ -186,6 +135,7 @@ def run_mcmc(
         seeds=seeds,
         warmup_steps=warmup_steps,
         kernel=kernel,
+        density=model if isinstance(model, Distribution) else None,
     )
 
 
