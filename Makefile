@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+ARVIZ_VENV ?= .venv-arviz
+ARVIZ_BIN := $(ARVIZ_VENV)/bin
+ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow lint types doctest docs clean
+.PHONY: help demo test slow arviz lint types doctest docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -27,6 +30,24 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 slow: $(INSTALLED)  ## Run the longer tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
+# Sees the first environment's packages, with the other ArviZ before them. ArviZ 1 declares Python 3.12 and runs on 3.11.
+$(ARVIZ_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m venv --clear $(ARVIZ_VENV)
+	@first=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	second=$$($(ARVIZ_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$first')" > "$$second/first.pth"
+	other=$$($(BIN)/python -c 'from importlib.metadata import version as v; print("arviz" + ("<1" if v("arviz")[:2] != "0." else ">=1,<2"))'); \
+	$(ARVIZ_BIN)/python -m pip install --quiet --ignore-requires-python --constraint constraints.txt "$$other"
+	@touch $@
+
+arviz: $(ARVIZ_INSTALLED)  ## Run the chain tests with the other major version of ArviZ
+	@first=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("arviz"))'); \
+	$(ARVIZ_BIN)/python -W ignore -c 'import os, sys, arviz, pyro_mbde; \
+	print("ArviZ", arviz.__version__, "in place of", sys.argv[1]); \
+	assert arviz.__version__.split(".")[0] != sys.argv[1].split(".")[0], arviz.__file__; \
+	assert os.path.samefile(pyro_mbde.__path__[0], "pyro_mbde"), pyro_mbde.__path__' "$$first"
+	$(ARVIZ_BIN)/python -m pytest tests/test_diagnostics.py tests/test_chains.py tests/test_mcmc.py -n 2 -m "not slow"
+
 lint: $(INSTALLED)  ## Check style
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -41,4 +62,4 @@ docs: $(INSTALLED)  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(ARVIZ_VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -12,7 +12,10 @@ from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.chains import Chains
-from pyro_mbde.sampling.mcmc import run_mcmc
+from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
+from pyro_mbde.sampling.independence import IndependenceSampler, total_variation_bound
+from pyro_mbde.sampling.kernels import LockstepRandomWalk
+from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
@@ -28,7 +31,10 @@ __all__ = [
     "Certificate",
     "Chains",
     "DensityRatio",
+    "FreshDraws",
     "Guarantee",
+    "IndependenceSampler",
+    "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",
     "MollifiedExpFamily",
@@ -36,8 +42,11 @@ __all__ = [
     "TotalCost",
     "WeakLearner",
     "compose",
+    "fresh_chains",
     "private_draws",
+    "resume_mcmc",
     "run_mcmc",
+    "total_variation_bound",
 ]
 
 # Where a Pyro user looks for a distribution. Nothing else outside this package is changed.

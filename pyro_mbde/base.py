@@ -10,6 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.distributions.constraints import MixtureSameFamilyConstraint
 
 from pyro_mbde._runtime import message, seeded
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
@@ -167,6 +168,23 @@ def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor
     return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
 
 
+def support_of(base: Distribution) -> Any:
+    """Returns the support of a distribution, a torch constraint; of a mixture, the one that its components share.
+
+    PyTorch wraps a mixture's support in a constraint that it has no bijection for, so that neither a Markov chain nor a
+    guide could use it. Components whose supports have bounds of their own keep the wrapped one.
+    """
+    support: Any = base.support
+    inner = getattr(support, "base_constraint", None)
+    if isinstance(support, MixtureSameFamilyConstraint) and not any(
+        isinstance(bound, Tensor) and bound.dim()
+        for part in (inner, getattr(inner, "base_constraint", inner))
+        for bound in vars(part).values()
+    ):
+        return inner
+    return support
+
+
 def enumerate_base(base: Distribution) -> Tensor | None:
     """Returns all points of a finite base, shape ``(n,)``, or None where they cannot be listed."""
     if base.event_shape or not base.has_enumerate_support:
@@ -289,16 +307,28 @@ class Spread(NamedTuple):
 def base_spread(base: Distribution) -> Spread:
     """Returns the median of each coordinate of the base and its interquartile range in units of a normal's deviation.
 
-    Public: computed from the base alone, always from the same draws. Robust, since a heavy-tailed base need not have a
-    mean or a variance. A coordinate that does not vary gets scale 1.
+    Public: computed from the base alone, always from the same draws.
     """
-    draws = reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1).double()
+    return spread_of_draws(reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1))
+
+
+def spread_of_draws(draws: Tensor) -> Spread:
+    """Returns the median of each column and its interquartile range in units of a normal's deviation, in float64.
+
+    Robust, since a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1, one whose
+    median is infinite location 0.
+
+    Args:
+        draws: shape ``(n, d)``.
+    """
+    draws = draws.double()
     quartiles = torch.quantile(draws, draws.new_tensor([0.25, 0.5, 0.75]), dim=0)
     # Quartiles of the standard normal lie at +-0.6745.
     scale = (quartiles[2] - quartiles[0]) / (2 * 0.6745)
     deviation = draws.std(0)
-    scale = torch.where(scale > 0, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
-    return Spread(quartiles[1], scale)
+    usable = (scale > 0) & torch.isfinite(scale)
+    scale = torch.where(usable, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
+    return Spread(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
 
 
 def reference_draws(base: Distribution) -> Tensor:

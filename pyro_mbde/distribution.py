@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import as_features, enumerate_base, prepare_base, reference_draws
+from pyro_mbde.base import as_features, enumerate_base, prepare_base, reference_draws, support_of
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
@@ -203,7 +203,7 @@ class MollifiedExpFamily(TorchDistribution):
     @constraints.dependent_property
     def support(self) -> Any:
         """Support of the base, a torch constraint; a closed box where the base is uniform."""
-        return self.base_dist.support
+        return support_of(self.base_dist)
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]  # a property here, a class attribute in torch

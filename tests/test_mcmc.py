@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import arviz
 import pyro
@@ -11,9 +12,8 @@ import pytest
 import torch
 from densities import BASES, make_density, normal
 
-from pyro_mbde import Chains, MollifiedExpFamily, run_mcmc
-from pyro_mbde.sampling.kernels import RandomWalk
-from pyro_mbde.sampling.mcmc import KERNELS
+from pyro_mbde import Chains, MollifiedExpFamily, resume_mcmc, run_mcmc
+from pyro_mbde.sampling.mcmc import KERNELS, TOGETHER
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,18 @@ def standard_errors(chains: Chains) -> torch.Tensor:
     return torch.as_tensor(summary.to_numpy())
 
 
-@pytest.mark.parametrize(("kernel", "num_samples"), [("random_walk", 6000), ("hmc", 700), ("nuts", 500)])
-def test_means_against_exact_draws(skewed: MollifiedExpFamily, kernel: str, num_samples: int) -> None:
-    chains = run_mcmc(skewed, kernel, num_samples, warmup_steps=300, num_chains=2, seed=1, progress=False)
+@pytest.mark.parametrize(
+    ("kernel", "num_samples", "num_chains"),
+    [
+        ("random_walk", 4000, 2),
+        ("hmc", 700, 2),
+        ("nuts", 500, 2),
+        ("lockstep_random_walk", 300, 64),
+        ("independence", 2000, 4),
+    ],
+)
+def test_means_against_exact_draws(skewed: MollifiedExpFamily, kernel: str, num_samples: int, num_chains: int) -> None:
+    chains = run_mcmc(skewed, kernel, num_samples, 300, num_chains, seed=1, progress=False)
     exact = skewed.sample((200_000,))
     ess = arviz.ess(chains.to_arviz())["x"].to_numpy()
     assert ess.min() >= 200  # else the standard errors below mean nothing
@@ -74,7 +83,7 @@ def test_seeds_and_starts(skewed: MollifiedExpFamily, kernel: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first.draws["x"], run(7).draws["x"])
     assert first.seeds == run(7).seeds
-    assert len(set(first.seeds)) == 3
+    assert len(set(first.seeds)) == (1 if kernel in TOGETHER else 3)
     assert not torch.equal(first.draws["x"], run(8).draws["x"])
     # without a seed every run differs, and Pyro's seed governs it
     pyro.set_rng_seed(5)
@@ -103,8 +112,9 @@ def test_tiny_runs(skewed: MollifiedExpFamily, kernel: str, num_samples: int) ->
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_sample_stats(skewed: MollifiedExpFamily, kernel: str) -> None:
     chains = run_mcmc(skewed, kernel, 50, warmup_steps=50, num_chains=2, seed=1, progress=False)
-    expected = {"lp", "acceptance_rate", "step_size"} | (set() if kernel == "random_walk" else {"diverging"})
-    assert set(chains.sample_stats) == expected
+    own = {"independence": {"total_variation"}, "hmc": {"step_size", "energy", "diverging"}}
+    own["nuts"] = own["hmc"]
+    assert set(chains.sample_stats) == {"lp", "acceptance_rate"} | own.get(kernel, {"step_size"})
     assert all(value.shape == (2, 50) for value in chains.sample_stats.values())
     rate = chains.sample_stats["acceptance_rate"]
     assert bool(((rate >= 0) & (rate <= 1)).all())
@@ -112,6 +122,10 @@ def test_sample_stats(skewed: MollifiedExpFamily, kernel: str) -> None:
     # the base is standardised to itself, so the unconstrained log-density differs from log_prob by a constant
     difference = chains.sample_stats["lp"] - skewed.log_prob(chains.draws["x"])
     assert float(difference.std()) < 1e-4
+    if "energy" in chains.sample_stats:  # potential and kinetic energy of two coordinates, each of mean about 1
+        kinetic = chains.sample_stats["energy"][:, 1:] + chains.sample_stats["lp"][:, :-1]
+        assert bool((kinetic > 0).all())
+        assert 0.6 < float(kinetic.mean()) < 1.5
 
 
 def test_to_arviz(skewed: MollifiedExpFamily) -> None:
@@ -136,7 +150,7 @@ def test_a_model_with_the_density_as_its_prior(skewed: MollifiedExpFamily) -> No
         with pyro.plate("rows", len(rows)):
             pyro.sample("row", dist.Normal(centre, scale * spread).to_event(1), obs=rows)
 
-    for kernel in KERNELS:
+    for kernel in set(KERNELS) - {"independence"}:
         chains = run_mcmc(
             model, kernel, 60, 60, num_chains=2, seed=0, progress=False, model_args=(data,), model_kwargs={"scale": 0.5}
         )
@@ -145,76 +159,158 @@ def test_a_model_with_the_density_as_its_prior(skewed: MollifiedExpFamily) -> No
         assert arviz.summary(chains.to_arviz()).shape[0] == 3
 
 
-def test_random_walk_starts_where_it_is_told_and_adapts_in_warmup_alone() -> None:
-    kernel = RandomWalk(lambda params: params["x"].square().sum() / 2)
-    steps: dict[str, list[float]] = {"Warmup": [], "Sample": []}
+class Interrupting(torch.nn.Module):
+    """Interrupts after a number of evaluations."""
 
-    def record(kernel: RandomWalk, params: dict[str, torch.Tensor], stage: str, index: int) -> None:
-        steps[stage].append(math.exp(kernel._log_step_size))
+    def __init__(self, num_evaluations: int) -> None:
+        super().__init__()
+        self.left = [num_evaluations]
 
-    start = {"x": torch.tensor([40.0, 0.0])}
-    pyro.infer.MCMC(
-        kernel, num_samples=20, warmup_steps=20, initial_params=start, hook_fn=record, disable_progbar=True
-    ).run()
-    assert torch.equal(kernel.initial_params["x"], start["x"])
-    assert len(set(steps["Warmup"])) == 20
-    assert set(steps["Sample"]) == {steps["Warmup"][-1]}
-    fixed = RandomWalk(lambda params: params["x"].square().sum() / 2)
-    mcmc = pyro.infer.MCMC(fixed, num_samples=5, warmup_steps=0, initial_params=start, disable_progbar=True)
-    mcmc.run()
-    assert math.exp(fixed._log_step_size) == pytest.approx(2.4 / math.sqrt(2))
-    assert float((mcmc.get_samples()["x"][0] - start["x"]).abs().max()) < 10
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        self.left[0] -= 1
+        if self.left[0] < 0:
+            raise KeyboardInterrupt
+        return value[..., :1]
 
 
-@pytest.mark.parametrize("step_size", [0.0, -1.0, math.nan])
-def test_step_size_out_of_range(step_size: float) -> None:
-    with pytest.raises(ValueError, match="init_step_size must be above 0"):
-        run_mcmc(normal(1), "random_walk", 5, 5, progress=False, kernel_options={"init_step_size": step_size})
-
-
-def test_an_interrupted_run_leaves_no_trace() -> None:
-    class Interrupting(torch.nn.Module):
-        """Interrupts at its hundredth evaluation."""
-
-        count = 0
-
-        def forward(self, value: torch.Tensor) -> torch.Tensor:
-            Interrupting.count += 1
-            if Interrupting.count > 100:
-                raise KeyboardInterrupt
-            return value[..., :1]
-
-    density = MollifiedExpFamily(normal(2), Interrupting(), torch.tensor([0.1]), 0.0)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_an_interrupt_in_warmup_leaves_no_trace(kernel: str) -> None:
+    density = MollifiedExpFamily(normal(2), Interrupting(100), torch.tensor([0.1]), 0.0)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
-        run_mcmc(density, "random_walk", 500, 500, num_chains=2, seed=0, progress=False)
+        run_mcmc(density, kernel, 500, 500, num_chains=2, seed=0, progress=False, num_workers=1)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     assert torch.distributions.Distribution._validate_args
 
 
-def test_nan_energy_is_an_error_that_names_the_site() -> None:
+@pytest.mark.parametrize("kernel", ["random_walk", "lockstep_random_walk", "independence"])
+def test_an_interrupt_returns_what_was_drawn(kernel: str) -> None:
+    statistics = Interrupting(1000)
+    density = MollifiedExpFamily(normal(2), statistics, torch.tensor([0.1]), 0.0)
+    with pytest.warns(UserWarning, match="Interrupted: each chain has [0-9]+ of 5000 draws"):
+        chains = run_mcmc(density, kernel, 5000, 100, num_chains=3, seed=0, progress=False, num_workers=1)
+    # all chains are about equally far: a turn is 20 steps
+    assert 150 < chains.num_samples < 5000
+    assert chains.draws["x"].shape[0] == chains.sample_stats["lp"].shape[0] == 3
+    density.statistics.left[0] = 10**9  # type: ignore[index, operator, union-attr]  # of the copy in the density
+    more = resume_mcmc(chains, 50, progress=False, num_workers=1)
+    assert torch.equal(more.draws["x"][:, : chains.num_samples], chains.draws["x"])
+    assert more.num_samples == chains.num_samples + 50
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_resumed_chains_are_those_of_a_longer_run(skewed: MollifiedExpFamily, kernel: str) -> None:
+    whole = run_mcmc(skewed, kernel, 60, 40, num_chains=2, seed=5, progress=False)
+    part = pickle.loads(pickle.dumps(run_mcmc(skewed, kernel, 25, 40, num_chains=2, seed=5, progress=False)))
+    state = torch.get_rng_state()
+    joined = resume_mcmc(resume_mcmc(part, 20, progress=False), 15, progress=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(joined.draws["x"], whole.draws["x"])
+    assert (joined.seeds, joined.warmup_steps, joined.kernel) == (whole.seeds, 40, kernel)
+    for name, value in whole.sample_stats.items():
+        assert torch.allclose(joined.sample_stats[name].double(), value.double(), atol=1e-5)
+
+
+def test_resuming_the_chains_of_a_model() -> None:
+    def model(scale: float) -> None:
+        pyro.sample("x", dist.Normal(0.0, scale))
+        pyro.sample("y", dist.Exponential(2.0))
+
+    chains = run_mcmc(
+        model, "nuts", 20, 30, 2, seed=1, progress=False, model_args=(3.0,), kernel_options={"max_tree_depth": 3}
+    )
+    whole = run_mcmc(
+        model, "nuts", 30, 30, 2, seed=1, progress=False, model_args=(3.0,), kernel_options={"max_tree_depth": 3}
+    )
+    joined = resume_mcmc(chains, 10, model=model, model_args=(3.0,), progress=False)
+    assert torch.equal(joined.draws["y"], whole.draws["y"])
+    with pytest.raises(ValueError, match="model must be given to resume the chains of a model"):
+        resume_mcmc(chains, 10)
+    with pytest.raises(ValueError, match="model must have the sites of the chains, x, y"):
+        resume_mcmc(chains, 10, model=lambda: pyro.sample("z", dist.Normal(0.0, 1.0)))
+    with pytest.raises(ValueError, match="chains must carry the state"):
+        resume_mcmc(Chains(chains.draws, {}, (1, 2), 0, "nuts"), 10)
+    with pytest.raises(TypeError, match="chains must be Chains"):
+        resume_mcmc(chains.draws, 10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_chains_start_where_they_are_told(kernel: str) -> None:
+    box = dist.Uniform(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0])).to_event(1)
+    density = make_density(box, link="tanh")
+    starts = torch.tensor([[0.5, 11.0], [0.9, 29.0], [0.1, 20.0]])
+    options = {} if kernel == "independence" else {"adapt_step_size": False}
+    name = "init_step_size" if "walk" in kernel else "step_size"
+    if options:
+        options[name] = 1e-4  # type: ignore[assignment]
+    if kernel == "hmc":
+        options["num_steps"] = 1  # type: ignore[assignment]
+        options["trajectory_length"] = None  # type: ignore[assignment]
+    if kernel == "nuts":
+        options["max_tree_depth"] = 1  # type: ignore[assignment]
+    chains = run_mcmc(
+        density, kernel, 1, 0, 3, seed=0, progress=False, initial_values={"x": starts}, kernel_options=options
+    )
+    if kernel != "independence":
+        assert torch.allclose(chains.draws["x"][:, 0], starts, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"y": torch.zeros(2, 2)}, "initial_values must have the sites x"),
+        ({"x": torch.zeros(3, 2)}, r"initial_values\['x'\] must have shape \(2, 2\)"),
+        ({"x": torch.tensor([[0.5, 20.0], [2.0, 20.0]])}, "initial_values must have a density above 0 in every chain"),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["nuts", "independence"])
+def test_starts_that_are_none(kernel: str, values: dict[str, torch.Tensor], match: str) -> None:
+    box = dist.Uniform(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0])).to_event(1)
+    with pytest.raises(ValueError, match=match):
+        run_mcmc(make_density(box), kernel, 5, 5, 2, progress=False, initial_values=values)
+
+
+@pytest.mark.parametrize("kernel", ["random_walk", "hmc", "nuts", "lockstep_random_walk"])
+def test_nan_energy_is_an_error_that_names_the_site(kernel: str) -> None:
     def model() -> None:
-        x = pyro.sample("depth", dist.Normal(0.0, 1.0))
-        pyro.factor("hole", torch.where(x.abs() < 1e9, torch.tensor(math.nan), 0.0))
+        depth = pyro.sample("depth", dist.Normal(0.0, 1.0))
+        pyro.sample("width", dist.LogNormal(0.0, 1.0))
+        pyro.factor("hole", torch.where(depth > 0.5, torch.tensor(math.nan), 0.0))
 
-    with pytest.raises(ValueError, match="cannot find valid initial params"):
-        run_mcmc(model, "random_walk", 10, 10, num_chains=1, progress=False)
+    with pytest.raises(ValueError, match=r"log-density of site 'hole' must be a number.* There, depth=.*, width="):
+        run_mcmc(model, kernel, 200, 10, num_chains=2, progress=False, seed=0)
 
-    def later() -> None:
-        x = pyro.sample("depth", dist.Normal(0.0, 1.0))
-        pyro.factor("hole", torch.where(x > 0, torch.tensor(math.nan), 0.0))
 
-    with pytest.raises(
-        ValueError, match="potential energy must be a number, got potential energy=nan. There, all of depth are finite"
-    ):
-        run_mcmc(later, "random_walk", 200, 10, num_chains=2, progress=False)
+@pytest.mark.parametrize("kernel", ["random_walk", "hmc", "nuts", "lockstep_random_walk"])
+def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
+    """A density that piles up at the faces of its box, in coordinates of very different scale."""
+    box = dist.Uniform(torch.tensor([0.0, 1000.0]), torch.tensor([0.01, 9000.0])).to_event(1)
+    low, width = torch.tensor([0.0, 1000.0]), torch.tensor([0.01, 8000.0])
+
+    class Faces(torch.nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            where = (value - low) / width
+            return math.log(2) * (20 * (where[..., :1] - 0.9)).tanh()
+
+    density = MollifiedExpFamily.normalized(box, Faces(), torch.tensor([2.0]))
+    num_chains, num_samples = (32, 1500) if kernel.startswith("lock") else (2, 4000 if kernel == "random_walk" else 700)
+    chains = run_mcmc(density, kernel, num_samples, 300, num_chains, seed=2, progress=False)
+    where = (chains.draws["x"] - low) / width
+    exact = (density.sample((100_000,)) - low) / width
+    for edge in (0.9, 0.99):
+        for coordinate in (0, 1):
+            inside = (where[..., coordinate] > edge).double()
+            indicators = Chains({"x": inside}, {}, chains.seeds, 0, kernel)
+            error = float(arviz.mcse(indicators.to_arviz(), method="mean")["x"])
+            share = float((exact[:, coordinate] > edge).double().mean())
+            assert abs(float(inside.mean()) - share) < 4.5 * math.hypot(error, math.sqrt(share / 1e5))
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"kernel": "gibbs"}, ValueError, "kernel must be one of random_walk, hmc, nuts, got kernel='gibbs'"),
+        ({"kernel": "gibbs"}, ValueError, "kernel must be one of random_walk, hmc, nuts, lockstep_random_walk, indep"),
         ({"num_samples": 0}, ValueError, "num_samples must be at least 1"),
         ({"warmup_steps": -1}, ValueError, "warmup_steps must be at least 0"),
         ({"num_chains": 0}, ValueError, "num_chains must be at least 1"),
@@ -225,6 +321,9 @@ def test_nan_energy_is_an_error_that_names_the_site() -> None:
         ({"model": dist.Poisson(3.0)}, ValueError, "model must have continuous support"),
         ({"model": dist.Normal(torch.zeros(2), 1.0)}, ValueError, "model must have an empty batch shape"),
         ({"model": lambda: None}, ValueError, "model must have a continuous latent site"),
+        ({"kernel": "independence"}, TypeError, "model must be a MollifiedExpFamily for the independence kernel"),
+        ({"num_workers": 0}, ValueError, "num_workers must be at least 1"),
+        ({"kernel_options": {"init_step_size": 0.0}}, ValueError, "init_step_size must be finite and above 0"),
     ],
 )
 def test_arguments(arguments: dict[str, object], error: type[Exception], match: str) -> None:

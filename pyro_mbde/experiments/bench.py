@@ -16,6 +16,7 @@ from tqdm import tqdm
 from pyro_mbde._runtime import import_arviz, single_thread
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.bench_certificate import attack, certificate
+from pyro_mbde.experiments.bench_chains import chains
 from pyro_mbde.experiments.bench_gain import A_PRIORI, gain, reach
 from pyro_mbde.experiments.problems import EPSILONS, ring_tight
 from pyro_mbde.training.density_ratio import DensityRatio
@@ -115,7 +116,7 @@ def _stock_random_walk(density: MollifiedExpFamily, num_samples: int) -> float:
     return ess / seconds
 
 
-for command in (gain, reach, certificate, attack):
+for command in (gain, reach, certificate, attack, chains):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import import_arviz
+from pyro_mbde._runtime import import_arviz, message
 
 
 class ChainState(NamedTuple):
@@ -64,19 +68,42 @@ class Chains:
         """Draws of each chain."""
         return next(iter(self.draws.values())).shape[1]
 
-    def to_arviz(self) -> Any:
+    def to_arviz(
+        self, coords: Mapping[str, Sequence[Any]] | None = None, dims: Mapping[str, Sequence[str]] | None = None
+    ) -> Any:
         """Returns the chains as ArviZ wants them: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
+
+        Privacy:
+            As sensitive as the draws themselves: not for release.
+
+        Args:
+            coords: labels along a dimension, by its name, as ``{"column": ["age", "income"]}``.
+            dims: names of a site's event dimensions, by site, as ``{"x": ["column"]}``.
+
+        Returns:
+            Groups ``posterior`` (the draws) and, where there are any, ``sample_stats``. The posterior's attributes say
+            how the chains were made.
+
+        Raises:
+            TypeError: ``coords`` or ``dims`` is no mapping of names to sequences.
+            ValueError: they do not fit the draws, or ArviZ can hold no site of such a name.
 
         Example:
             >>> import torch
-            >>> chains = Chains({"x": torch.randn(4, 100)}, {}, (1, 2, 3, 4), 0, "nuts")
-            >>> chains.to_arviz()["posterior"]["x"].shape
+            >>> chains = Chains({"x": torch.randn(4, 100, 2)}, {}, (1, 2, 3, 4), 0, "nuts")
+            >>> data = chains.to_arviz({"column": ["age", "income"]}, {"x": ["column"]})
+            >>> data["posterior"]["x"].sel(column="age").shape
             (4, 100)
         """
-        groups = {
-            "posterior": {name: value.cpu().numpy() for name, value in self.draws.items()},
-            "sample_stats": {name: value.cpu().numpy() for name, value in self.sample_stats.items()},
-        }
+        arviz = import_arviz()
+        is_tree = int(arviz.__version__.split(".")[0]) >= 1
+        for name in self.draws:
+            if name in ("chain", "draw") or (is_tree and "/" in name):
+                remedy = "ArviZ has other uses for these: rename the site."
+                raise ValueError(message("site", "not be called chain or draw, nor contain a slash", name, remedy))
+        _check_labels(self.draws, coords, dims)
+        groups = {"posterior": self.draws} | ({"sample_stats": self.sample_stats} if self.sample_stats else {})
+        arrays = {group: {name: _as_array(value) for name, value in of.items()} for group, of in groups.items()}
         attrs = {
             "inference_library": "pyro_mbde",
             "inference_library_version": version("pyro_mbde"),
@@ -84,7 +111,37 @@ class Chains:
             "warmup_steps": self.warmup_steps,
             "seeds": list(self.seeds),
         }
-        arviz = import_arviz()
-        if int(arviz.__version__.split(".")[0]) >= 1:
-            return arviz.from_dict(groups, attrs={"posterior": attrs})
-        return arviz.from_dict(**groups, posterior_attrs=attrs)
+        with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
+            warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
+            if is_tree:
+                return arviz.from_dict(arrays, coords=coords, dims=dims, attrs={"posterior": attrs})
+            return arviz.from_dict(**arrays, coords=coords, dims=dims, posterior_attrs=attrs)
+
+
+def _as_array(value: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """Returns a tensor's values; NumPy has no bfloat16."""
+    value = value.detach().cpu()
+    array: np.ndarray[Any, np.dtype[Any]] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    return array
+
+
+def _check_labels(draws: Mapping[str, Tensor], coords: Any, dims: Any) -> None:
+    """Raises if labels or names of dimensions do not fit the draws."""
+    for argument, given in (("coords", coords), ("dims", dims)):
+        of_sequences = isinstance(given, Mapping) and not any(isinstance(value, str) for value in given.values())
+        if given is not None and not of_sequences:
+            raise TypeError(message(argument, "map names to sequences", given))
+    sizes: dict[str, int] = {}
+    for site, names in (dims or {}).items():
+        if site not in draws:
+            raise ValueError(message("dims", f"name sites among {', '.join(draws)}", site))
+        event_shape = tuple(draws[site].shape[2:])
+        if len(names) != len(event_shape) or {"chain", "draw"} & set(names):
+            remedy = "The dimensions chain and draw are named already."
+            raise ValueError(message("dims", f"name the {len(event_shape)} event dimensions of {site}", names, remedy))
+        for name, size in zip(names, event_shape, strict=True):
+            if sizes.setdefault(name, size) != size:
+                raise ValueError(message("dims", f"name dimensions of one size alike, {name} is {sizes[name]}", size))
+    for name, labels in (coords or {}).items():
+        if len(labels) != sizes.get(name, len(labels)):
+            raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))

@@ -1,20 +1,21 @@
-"""Markov chains through Pyro's own MCMC, on a fitted density or any Pyro model."""
+"""Markov chains with Pyro's kernels, on a fitted density or any Pyro model."""
 
 from __future__ import annotations
 
 import math
+import os
+import time
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import pyro
 import torch
-from pyro.infer import HMC, MCMC, NUTS
-from pyro.infer.autoguide.initialization import init_to_sample
-from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
-from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad as _potential_grad
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde._runtime import (
@@ -26,26 +27,20 @@ from pyro_mbde._runtime import (
     single_thread,
     with_gradients,
 )
-from pyro_mbde.base import reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.sampling.chains import Chains
-from pyro_mbde.sampling.kernels import Params, Potential, RandomWalk
+from pyro_mbde.sampling.chains import Chains, ChainState
+from pyro_mbde.sampling.hamiltonian import RecordingHMC, RecordingNUTS
+from pyro_mbde.sampling.independence import IndependenceSampler
+from pyro_mbde.sampling.kernels import LockstepRandomWalk
+from pyro_mbde.sampling.runs import Chunk, Harvest, Run, run_in_turns
+from pyro_mbde.sampling.target import Params, Target, density_target, model_target
+from pyro_mbde.sampling.workers import WorkerSilentError, run_in_workers, why_not_parallel
 
-# Pyro leaves these unannotated. What a kernel knows of a step it keeps in private attributes (see _Recorder), which is
-# why the project names the Pyro versions that it has been tested with.
-_MCMC: Any = MCMC
-_NUTS: Any = NUTS
-_initialize_model: Any = initialize_model
+potential_grad: Any = _potential_grad  # Pyro leaves it unannotated
 
-KERNELS = ("random_walk", "hmc", "nuts")
-
-
-class _Target(NamedTuple):
-    """What a kernel samples: a potential on unconstrained parameters, and the way back to the sites."""
-
-    potential_fn: Potential
-    initial_params: Params
-    constrain: Callable[[Params], Params]
+KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
+#: Kernels that advance all chains together.
+TOGETHER = ("lockstep_random_walk", "independence")
 
 
 def run_mcmc(
@@ -60,34 +55,49 @@ def run_mcmc(
     model_args: tuple[Any, ...] = (),
     model_kwargs: Mapping[str, Any] | None = None,
     kernel_options: Mapping[str, Any] | None = None,
+    initial_values: Mapping[str, Tensor] | None = None,
+    num_workers: int | None = None,
 ) -> Chains:
-    """Runs Markov chains with ``pyro.infer.MCMC`` and returns their draws.
+    """Runs Markov chains with Pyro's kernels, and ones with Pyro's interface, and returns their draws.
 
-    Each chain has its own kernel, seed and start, so none inherits another's adaptation. A density is started at draws
-    of its base and sampled in coordinates in which the base has unit scale; a model is started at draws of its prior.
+    ``random_walk``, ``hmc`` and ``nuts`` run each chain with a kernel, a seed and an adaptation of its own, several at
+    a time where there are cores; the result does not depend on how many. ``lockstep_random_walk`` and ``independence``
+    advance all chains together in one tensor, which suits many.
+
+    A density is started at draws of its base and sampled in coordinates in which the base has unit scale; a model is
+    started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
+    sampled without their constraints, so that no mass is lost at an edge.
+
+    An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
+    :func:`resume_mcmc` goes on from there, or from the end.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
 
     Args:
-        model: a distribution with continuous support, sampled as site ``x``, or a Pyro model.
-        kernel: ``random_walk``, ``hmc`` or ``nuts``.
+        model: a distribution, sampled as site ``x``, or a Pyro model.
+        kernel: ``random_walk``, ``hmc``, ``nuts``, ``lockstep_random_walk`` (a density, or a model that ``torch.vmap``
+            can vectorise) or ``independence`` (a :class:`MollifiedExpFamily` alone).
         num_samples: draws kept per chain, at least 1.
         warmup_steps: adaptation steps per chain before them, at least 0.
-        num_chains: number of chains, at least 1; one after the other.
+        num_chains: number of chains, at least 1.
         seed: for reproducible chains; ``None`` takes one from torch's global generator, so that every run differs.
         progress: whether to show a progress bar over all chains.
         model_args: positional arguments of the model.
         model_kwargs: keyword arguments of the model.
         kernel_options: options of the kernel, as ``target_accept_prob`` or ``max_tree_depth``.
+        initial_values: where to start, per site, in its own space, shape ``(num_chains, *event_shape)``.
+        num_workers: processes to run chains in; ``None`` for as many as there are cores and chains, where that is
+            safe. 1 keeps everything in this process.
 
     Returns:
-        :class:`Chains`.
+        :class:`~pyro_mbde.sampling.chains.Chains`.
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range, the support is discrete, or the random walk meets an energy that is
-            NaN (HMC and NUTS reject such a proposal and count it as a divergence).
+        ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
+            a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
+        WorkerError: a worker process was killed.
 
     Example:
         >>> import pyro.distributions as dist
@@ -99,127 +109,254 @@ def run_mcmc(
     check_count("num_samples", num_samples)
     check_count("warmup_steps", warmup_steps, minimum=0)
     check_count("num_chains", num_chains)
+    entropy = int(torch.randint(2**62, ())) if check_seed(seed) is None else seed
+    num_runs = 1 if kernel in TOGETHER else num_chains
+    words = np.random.SeedSequence(entropy).generate_state(num_runs, np.uint64)
+    seeds = tuple(int(word) % 2**63 for word in words)
+    with single_thread(), with_gradients():
+        sampling = _prepare(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
+        given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
+        states = []
+        for index, chain_seed in enumerate(seeds):
+            with seeded(chain_seed):
+                if given is None:
+                    starts = sampling.starts(num_chains // num_runs)
+                else:
+                    starts = given if kernel in TOGETHER else {name: value[[index]] for name, value in given.items()}
+                states.append(ChainState(starts, {}, torch.get_rng_state()))
+        return _collect(sampling, states, seeds, num_samples, warmup_steps, num_workers, progress)
+
+
+def resume_mcmc(
+    chains: Chains,
+    num_samples: int = 1000,
+    *,
+    model: Callable[..., Any] | None = None,
+    progress: bool = True,
+    model_args: tuple[Any, ...] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
+    num_workers: int | None = None,
+) -> Chains:
+    """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
+
+    The draws are those that a longer run would have made.
+
+    Args:
+        chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
+        num_samples: draws to add to each chain, at least 1.
+        model: the model that the chains ran on; not needed for chains on a distribution, which they carry.
+        progress: as for :func:`run_mcmc`.
+        model_args: as they were.
+        model_kwargs: as they were.
+        num_workers: as for :func:`run_mcmc`.
+
+    Returns:
+        New :class:`~pyro_mbde.sampling.chains.Chains` with the old draws and the new ones.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: the chains carry no state, the model is missing or has other sites, or as for :func:`run_mcmc`.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> first = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=50, num_chains=2, seed=0, progress=False)
+        >>> resume_mcmc(first, 30, progress=False).draws["x"].shape
+        torch.Size([2, 80])
+    """
+    if not isinstance(chains, Chains):
+        raise TypeError(message("chains", "be Chains", chains))
+    check_count("num_samples", num_samples)
+    if not chains.states:
+        raise ValueError(message("chains", "carry the state they stopped in", "none", "Run them with run_mcmc."))
+    target = chains.density if model is None else model
+    if target is None:
+        raise ValueError(message("model", "be given to resume the chains of a model", model))
+    with single_thread(), with_gradients():
+        options = dict(chains.states[0].adaptation["options"])
+        sampling = _prepare(target, chains.kernel, model_args, model_kwargs, options)
+        if set(sampling.names) != set(chains.draws):
+            sites = ", ".join(chains.draws)
+            raise ValueError(message("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names)))
+        more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
+    return replace(
+        chains,
+        draws={name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()},
+        sample_stats={
+            name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()
+        },
+        states=more.states,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sampling:
+    """A kernel by name and what it samples: a target, or for the independence kernel a fitted density itself."""
+
+    kernel: str
+    options: dict[str, Any]
+    density: Distribution | None
+    target: Target | None
+
+    @property
+    def names(self) -> list[str]:
+        return ["x"] if self.target is None else list(self.target.transforms)
+
+    def starts(self, num_chains: int) -> Params:
+        """Starts with a leading dimension of chains."""
+        if self.target is not None:
+            return self.target.starts(num_chains)
+        base: Any = cast("MollifiedExpFamily", self.density).base_dist
+        return {"x": base.sample(torch.Size([num_chains]))}
+
+    def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
+        """Turns values of the sites into starts, or raises."""
+        if set(values) != set(self.names):
+            raise ValueError(message("initial_values", f"have the sites {', '.join(self.names)}", ", ".join(values)))
+        like = self.starts(1)
+        starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
+        shapes = {name: (num_chains, *value.shape[1:]) for name, value in self.constrain(like).items()}
+        for name, shape in shapes.items():
+            if tuple(starts[name].shape) != shape:
+                raise ValueError(message(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape)))
+        inside = [self._support(name).check(value).reshape(num_chains, -1).all(-1) for name, value in starts.items()]
+        usable = torch.stack(inside).all(0)
+        if self.target is not None and bool(usable.all()):
+            starts = self.target.unconstrain(starts)
+            usable = self.target.finite(starts)
+        if not bool(usable.all()):
+            wrong = (~usable).nonzero().flatten().tolist()
+            remedy = "These are the first chains that are not."
+            raise ValueError(message("initial_values", "have a density above 0 in every chain", wrong[:5], remedy))
+        return starts
+
+    def _support(self, name: str) -> Any:
+        return cast("Any", self.density).support if self.target is None else self.target.supports[name]
+
+    def constrain(self, params: Params) -> Params:
+        """Maps parameters to the sites' own spaces; leading dimensions are kept."""
+        return params if self.target is None else self.target.constrain(params)
+
+    def build(self) -> Any:
+        """Builds a kernel, not yet started."""
+        if self.target is None:
+            return IndependenceSampler(cast("MollifiedExpFamily", self.density), **self.options)
+        if self.kernel in ("random_walk", "lockstep_random_walk"):
+            potential_fn, lower_bound_fn = self.target.batched_potential_fn, self.target.lower_bound_fn
+            return LockstepRandomWalk(potential_fn=potential_fn, lower_bound_fn=lower_bound_fn, **self.options)
+        if self.kernel == "nuts":
+            return RecordingNUTS(potential_fn=self.target.potential_fn, **self.options)
+        # A quarter of the period of a unit normal: half of it or all of it, Pyro's default, returns to the start.
+        return RecordingHMC(potential_fn=self.target.potential_fn, **{"trajectory_length": math.pi / 2, **self.options})
+
+
+def _prepare(
+    model: Distribution | Callable[..., Any],
+    kernel: str,
+    model_args: tuple[Any, ...],
+    model_kwargs: Mapping[str, Any] | None,
+    options: dict[str, Any],
+) -> _Sampling:
     if not isinstance(model_args, tuple | list):
         raise TypeError(message("model_args", "be a tuple", type(model_args).__name__))
     if not callable(model):
         raise TypeError(message("model", "be a distribution or a Pyro model", model))
-    entropy = int(torch.randint(2**62, ())) if check_seed(seed) is None else seed
-    states = np.random.SeedSequence(entropy).generate_state(num_chains, np.uint64)
-    seeds = tuple(int(state) % 2**63 for state in states)
-    draws: list[Params] = []
-    stats: list[dict[str, Tensor]] = []
-    bar = tqdm(total=num_chains * (warmup_steps + num_samples), desc=kernel, unit="step", disable=not progress)
-    with bar, single_thread(), with_gradients():
-        for index, chain_seed in enumerate(seeds):
-            bar.set_description(f"{kernel} chain {index + 1}/{num_chains}")
-            with seeded(chain_seed):
-                if isinstance(model, Distribution):
-                    target = _density_target(model)
+    if kernel == "independence":
+        if not isinstance(model, MollifiedExpFamily):
+            raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", model))
+        return _Sampling(kernel, options, model, None)
+    if isinstance(model, Distribution):
+        return _Sampling(kernel, options, model, density_target(model))
+    return _Sampling(kernel, options, None, model_target(model, tuple(model_args), dict(model_kwargs or {})))
+
+
+def _collect(
+    sampling: _Sampling,
+    states: list[ChainState],
+    seeds: tuple[int, ...],
+    num_samples: int,
+    warmup_steps: int,
+    num_workers: int | None,
+    progress: bool,
+) -> Chains:
+    """Runs chains from ``states`` and gathers what they make."""
+    num_workers = _check_workers(num_workers, len(states))
+    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
+    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
+    while True:
+        runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
+        harvest = Harvest(len(runs))
+        total = len(runs) * (warmup_steps + num_samples)
+        try:
+            with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
+                on_chunk = _adding(harvest, bar)
+                if num_workers > 1:
+                    run_in_workers(runs, num_workers, _seconds_per_energy(sampling, states[0]), on_chunk)
                 else:
-                    target = _model_target(model, model_args, dict(model_kwargs or {}))
-                recorder = _Recorder(bar)
-                mcmc = _MCMC(
-                    _build_kernel(kernel, target, dict(kernel_options or {})),
-                    num_samples=num_samples,
-                    warmup_steps=warmup_steps,
-                    initial_params=target.initial_params,
-                    hook_fn=recorder,
-                    disable_progbar=True,
-                )
-                mcmc.run()
-            draws.append(target.constrain(mcmc.get_samples()))
-            stats.append({name: torch.tensor(values) for name, values in recorder.stats.items()})
+                    run_in_turns(runs, on_chunk)
+        except WorkerSilentError as silence:
+            warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
+            num_workers = 1
+            continue
+        except KeyboardInterrupt:
+            if not harvest.num_draws:
+                raise
+            warnings.warn(f"Interrupted: each chain has {harvest.num_draws} of {num_samples} draws.", stacklevel=3)
+        break
+    params, stats = harvest.gather()
     return Chains(
-        draws={name: torch.stack([chain[name] for chain in draws]) for name in draws[0]},
-        sample_stats={name: torch.stack([chain[name] for chain in stats]) for name in stats[0]},
+        draws=sampling.constrain(params),
+        sample_stats=stats,
         seeds=seeds,
         warmup_steps=warmup_steps,
-        kernel=kernel,
-        density=model if isinstance(model, Distribution) else None,
+        kernel=sampling.kernel,
+        density=sampling.density,
+        states=tuple(
+            state._replace(adaptation={**state.adaptation, "options": sampling.options}) for state in harvest.states
+        ),
     )
 
 
-class _Recorder:
-    """Keeps what a kernel knows after each step and Pyro throws away; advances the progress bar."""
+def _adding(harvest: Harvest, bar: tqdm[Any]) -> Callable[[Chunk], None]:
+    num_diverging = 0
 
-    def __init__(self, bar: tqdm[Any]) -> None:
-        self.bar = bar
-        self.stats: dict[str, list[float | bool]] = {}
-        self._mean = 0.0
+    def add(chunk: Chunk) -> None:
+        nonlocal num_diverging
+        harvest.add(chunk)
+        num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
+        if num_diverging:
+            bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
+        bar.update(chunk.num_steps)
 
-    def __call__(self, kernel: Any, params: Params, stage: str, index: int) -> None:
-        """Called by ``pyro.infer.MCMC`` after each step."""
-        self.bar.update()
-        if not stage.startswith("Sample"):
-            return
-        # The kernels keep the running mean of the acceptance probabilities: its increments give them back.
-        count, mean = index + 1, kernel._mean_accept_prob
-        self._keep("acceptance_rate", min(max(count * mean - index * self._mean, 0.0), 1.0))
-        self._mean = mean
-        if isinstance(kernel, RandomWalk):
-            self._keep("lp", -float(kernel._energy_last))
-            self._keep("step_size", math.exp(kernel._log_step_size))
-        else:  # HMC or NUTS
-            self._keep("lp", -float(kernel._potential_energy_last))
-            self._keep("step_size", float(kernel.step_size))
-            self._keep("diverging", index in kernel._divergences[-1:])
-
-    def _keep(self, name: str, value: float | bool) -> None:
-        self.stats.setdefault(name, []).append(value)
+    return add
 
 
-def _build_kernel(name: str, target: _Target, options: dict[str, Any]) -> MCMCKernel:
-    """Builds one chain's kernel."""
-    if name == "random_walk":
-        return RandomWalk(target.potential_fn, **options)
-    if name == "hmc":
-        # A quarter of the period of a unit normal: half of it or all of it, Pyro's default, returns to where it
-        # started.
-        return HMC(potential_fn=target.potential_fn, **{"trajectory_length": math.pi / 2, **options})
-    nuts: MCMCKernel = _NUTS(potential_fn=target.potential_fn, **options)
-    return nuts
+def _build_run(sampling: _Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
+    kernel = sampling.build()
+    single = sampling.kernel in ("hmc", "nuts")
+    kernel.initial_params = {name: value[0] for name, value in state.params.items()} if single else dict(state.params)
+    if state.adaptation:
+        kernel.adaptation = state.adaptation
+    return Run(index, kernel, state.generator, warmup_steps, num_samples, single=single)
 
 
-def _density_target(density: Distribution) -> _Target:
-    """A density in unconstrained coordinates in which its base has unit scale, started at a draw of the base.
-
-    For a distribution that is no exponential family over a base, the distribution is its own base.
-    """
-    support: Any = density.support
-    if support.is_discrete:
-        remedy = "Draw exactly: q.sample((n,))."
-        raise ValueError(message("model", "have continuous support for a Markov chain", density, remedy))
-    if density.batch_shape:
-        raise ValueError(message("model", "have an empty batch shape", tuple(density.batch_shape)))
-    base: Distribution = density.base_dist if isinstance(density, MollifiedExpFamily) else density
-    transform: Any = biject_to(support)
-    unconstrained = transform.inv(reference_draws(base))
-    loc, scale = unconstrained.median(0).values, unconstrained.std(0)
-    scale = torch.where(torch.isfinite(scale) & (scale > 0), scale, torch.ones_like(scale))
-
-    def potential_fn(params: Params) -> Tensor:
-        point = loc + scale * params["x"]
-        value = transform(point)
-        log_prob: Tensor = density.log_prob(value) + transform.log_abs_det_jacobian(point, value)
-        return -log_prob
-
-    def constrain(params: Params) -> Params:
-        return {"x": transform(loc + scale * params["x"])}
-
-    start = (transform.inv(base.sample()) - loc) / scale
-    return _Target(potential_fn, {"x": start}, constrain)
+def _check_workers(num_workers: int | None, num_runs: int) -> int:
+    """Returns how many processes to use, with a sentence where fewer than asked for are possible."""
+    if num_workers is not None:
+        check_count("num_workers", num_workers)
+    reason = why_not_parallel()
+    if reason and (num_workers or 1) > 1:
+        warnings.warn(f"Chains run one after the other: {reason}.", stacklevel=4)
+    if reason:
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return min(num_runs, cores if num_workers is None else num_workers)
 
 
-def _model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Target:
-    """A Pyro model's posterior in Pyro's own unconstrained coordinates, started at a draw of the prior."""
-    with pyro.validation_enabled(False):  # as pyro.infer.MCMC does: it looks for a start with a finite energy itself
-        initial_params, potential_fn, transforms, _ = _initialize_model(
-            model, model_args=args, model_kwargs=kwargs, init_strategy=init_to_sample
-        )
-        if not initial_params:
-            raise ValueError(message("model", "have a continuous latent site to sample", model))
-
-    def constrain(params: Params) -> Params:
-        return {name: transforms[name].inv(value) if name in transforms else value for name, value in params.items()}
-
-    return _Target(potential_fn, initial_params, constrain)
+def _seconds_per_energy(sampling: _Sampling, state: ChainState) -> float:
+    """Times one evaluation of the energy and its gradient."""
+    assert sampling.target is not None  # the independence kernel is never run in workers
+    params = {name: value[0].clone() for name, value in state.params.items()}
+    start = time.perf_counter()
+    with seeded(0), pyro.validation_enabled(False):
+        potential_grad(sampling.target.potential_fn, params)
+    return time.perf_counter() - start

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor
 from tqdm import tqdm
@@ -15,6 +17,29 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Proposals that a call may be expected to take at worst, k e^R; about an hour.
 _MAX_EXPECTED_PROPOSALS = 10**9
+
+
+@contextmanager
+def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSource]:
+    """Gives draws to hand out their randomness: the operating system's, or for tests, with a warning, a seed's.
+
+    Args:
+        q: the fitted density.
+        seed: ``None``, or a seed for tests.
+
+    Raises:
+        TypeError: the seed is no whole number.
+        ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
+    """
+    if q.device.type not in ("cpu", "cuda"):
+        raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
+    if check_seed(seed) is None:
+        with system_generator():
+            yield SystemSource(q.base_dist)
+        return
+    warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=4)
+    with seeded(seed):
+        yield TorchSource(q.base_dist)
 
 
 def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = None, progress: bool = True) -> Tensor:
@@ -58,19 +83,15 @@ def private_draws(q: MollifiedExpFamily, num_draws: int, *, seed: int | None = N
     """
     if not isinstance(q, MollifiedExpFamily):
         raise TypeError(message("q", "be a MollifiedExpFamily", q))
-    if q.device.type not in ("cpu", "cuda"):
-        raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
     num_draws = check_count("num_draws", num_draws)
     if num_draws > _MAX_EXPECTED_PROPOSALS * math.exp(-q.bounds.width):
         remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw: lower epsilon."
         raise ValueError(message("num_draws", f"be at most {_MAX_EXPECTED_PROPOSALS:.0e} / e^R", num_draws, remedy))
-    source: RandomSource
-    if check_seed(seed) is None:
-        source, generator = SystemSource(q.base_dist), system_generator()
-    else:
-        warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=2)
-        source, generator = TorchSource(q.base_dist), seeded(seed)
-    with tqdm(total=num_draws, desc="draws", disable=not progress, delay=1) as bar, generator, single_thread():
+    with (
+        random_source(q, seed) as source,
+        tqdm(total=num_draws, desc="draws", disable=not progress, delay=1) as bar,
+        single_thread(),
+    ):
         return q.rejection_draws(
             num_draws,
             source=source,

@@ -1,0 +1,125 @@
+"""Effective draws per second of every way to draw from a density."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pyro
+import torch
+from pyro.infer import HMC, MCMC, NUTS
+from pyro.infer.mcmc.rwkernel import RandomWalkKernel
+from torch import Tensor
+from tqdm import tqdm
+
+from pyro_mbde._runtime import import_arviz, single_thread
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
+from pyro_mbde.sampling.mcmc import run_mcmc
+from pyro_mbde.training.mbde import MBDE
+
+# Pyro leaves these unannotated.
+_MCMC: Any = MCMC
+_STOCK: dict[str, Any] = {"random_walk": RandomWalkKernel, "hmc": HMC, "nuts": NUTS}
+#: Draws per chain and kernel: enough for an effective sample size of some hundreds.
+_NUM_SAMPLES = {"random_walk": 4000, "hmc": 500, "nuts": 500}
+_WARMUP_STEPS = 500
+#: Chains advanced together, and the draws of each.
+_LOCKSTEP = {4: 4000, 64: 2000, 1024: 1000}
+_PROBLEMS: dict[str, Callable[[], Problem]] = {"ring-tight, d = 2": ring_tight, "mixture, d = 10": mixture_10d}
+
+
+@click.command()
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--quick", is_flag=True, help="A twentieth of the steps: to see that it runs.")
+def chains(repeats: int, quick: bool) -> None:
+    """Effective draws per second: stock Pyro kernels, ours, many chains at once, exact draws; T = 3, one thread.
+
+    The effective size is the bulk one of the worst coordinate; warmup and setup count as time.
+    """
+    share = 0.05 if quick else 1.0
+    with single_thread():
+        for name, problem in _PROBLEMS.items():
+            for epsilon in (1.0, 5.0):
+                fitted = MBDE(problem().base, epsilon, num_rounds=3, seed=0, progress=False).fit(problem().target)
+                ways = _ways(fitted, share)
+                speeds: dict[str, list[float]] = {way: [] for way in ways}
+                for _ in tqdm(range(repeats), desc=f"{name}, epsilon {epsilon:g}"):
+                    for way, run in ways.items():
+                        speeds[way].append(run())
+                _report(f"{name}, epsilon {epsilon:g}", speeds)
+
+
+def _ways(density: MollifiedExpFamily, share: float) -> dict[str, Callable[[], float]]:
+    """Every way to draw, as a function that returns effective draws per second."""
+
+    def steps(number: int) -> int:
+        return max(int(share * number), 8)
+
+    def model() -> Tensor:
+        return pyro.sample("x", density)
+
+    def stock(kernel: str) -> float:
+        mcmc = _MCMC(
+            _STOCK[kernel](model),
+            num_samples=steps(_NUM_SAMPLES[kernel]),
+            warmup_steps=steps(_WARMUP_STEPS),
+            disable_progbar=True,
+        )
+        return _effective(lambda: (mcmc.run(), mcmc.get_samples(group_by_chain=True)["x"])[1])
+
+    def ours(kernel: str, num_chains: int, num_samples: int) -> float:
+        def run() -> Tensor:
+            made = run_mcmc(
+                density, kernel, steps(num_samples), steps(_WARMUP_STEPS), num_chains, progress=False, num_workers=1
+            )
+            return made.draws["x"]
+
+        return _effective(run)
+
+    def exact() -> float:
+        start = time.perf_counter()
+        density.sample(torch.Size([steps(100_000)]))
+        return steps(100_000) / (time.perf_counter() - start)
+
+    def stock_way(kernel: str) -> Callable[[], float]:
+        return lambda: stock(kernel)
+
+    def our_way(kernel: str, num_chains: int, num_samples: int) -> Callable[[], float]:
+        return lambda: ours(kernel, num_chains, num_samples)
+
+    ways: dict[str, Callable[[], float]] = {}
+    for kernel, num_samples in _NUM_SAMPLES.items():
+        ways[f"stock {kernel}"] = stock_way(kernel)
+        ways[kernel] = our_way(kernel, 1, num_samples)
+    for num_chains, num_samples in _LOCKSTEP.items():
+        ways[f"lockstep, {num_chains:,} chains"] = our_way("lockstep_random_walk", num_chains, num_samples)
+    ways["independence, 64 chains"] = our_way("independence", 64, 2000)
+    ways["exact"] = exact
+    return ways
+
+
+def _effective(run: Callable[[], Tensor]) -> float:
+    """Effective draws per second of the chains that ``run`` returns, in the worst coordinate."""
+    start = time.perf_counter()
+    draws = run()
+    seconds = time.perf_counter() - start
+    arviz: Any = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a frozen chain has no effective size: it counts as 0
+        sizes = [float(arviz.ess(draws[..., index].numpy())) for index in range(draws.shape[-1])]
+    return min(0.0 if size != size else size for size in sizes) / seconds
+
+
+def _report(title: str, speeds: dict[str, list[float]]) -> None:
+    stock = statistics.median(speeds["stock random_walk"])
+    click.echo(f"\n{title}\n{'':26}{'ESS/s':>12}{'x stock walk':>14}{'x stock':>10}")
+    for way, values in speeds.items():
+        median = statistics.median(values)
+        same = speeds.get(f"stock {way}")
+        ratio = f"{statistics.median(a / b for a, b in zip(values, same, strict=True)):.2f}" if same else ""
+        click.echo(f"{way:26}{median:>12,.1f}{median / stock:>14,.2f}{ratio:>10}")

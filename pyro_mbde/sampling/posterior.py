@@ -1,0 +1,208 @@
+"""Posteriors of models in which a fitted density is the prior: what a draw of one costs, and exact draws of some."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import check_count, message
+from pyro_mbde.base import prepare_base, reference_draws
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.normalizer import estimate_log_normalizer
+from pyro_mbde.privacy.guarantee import Guarantee
+
+#: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
+_LOG_DENSITY_TOLERANCE = 1e-4
+
+
+def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarantee:
+    r"""Returns the guarantee of an exact draw from a posterior in which a fitted density is the prior.
+
+    The model may be any: n latents :math:`z_1, \dots, z_n` with prior q, other latents u, observations y. Write m(u, z)
+    for everything in it but q: the other priors and the likelihood of y, at the y observed. All of m must be public.
+
+    **Theorem.** Let the posterior under the base prior, :math:`\pi_0 \propto m \prod_i q_0(z_i)`, be proper. Then for
+    any two tables the log-ratio of the posteriors of (u, z) is at most :math:`2nR` everywhere, with :math:`R = hi - lo`
+    the width of the tilt; and it ranges over at most :math:`2nR`.
+
+    *Proof.* With :math:`F(z) = \sum_i f(z_i)`, the log-normaliser :math:`\phi` of q is a constant that cancels:
+
+    .. math::
+        \pi(u, z) = \frac{m(u, z) \prod_i q_0(z_i)\, e^{f(z_i) - \phi}}{\int m \prod_i q_0\, e^{f - \phi}}
+        = \pi_0(u, z)\, e^{F(z) - \Phi}, \qquad \Phi = \log \mathbb{E}_{\pi_0} e^{F} .
+
+    Every term of F is in [lo, hi], so F is in [n lo, n hi]. :math:`\Phi` is the logarithm of an average of values of
+    :math:`e^F`, finite as F is bounded and :math:`\pi_0` proper, so it is in [n lo, n hi] as well. :math:`\pi_0` is
+    public: another table changes f to f' and nothing else. So
+
+    .. math::
+        \log \frac{\pi(u, z)}{\pi'(u, z)} = \bigl(F(z) - F'(z)\bigr) + \bigl(\Phi' - \Phi\bigr) \le nR + nR ,
+
+    and over (u, z) only :math:`F - F'` varies, in :math:`[-nR, nR]`. Nothing here is certified, so delta is 0. What is
+    computed from the draw, as one of the latents alone, is covered by post-processing. :math:`\square`
+
+    The bound is tight: let f be hi on a set A and lo elsewhere, f' the reverse, and y all but rule A out. Then
+    :math:`\Phi \to n\,lo` and :math:`\Phi' \to n\,hi`, and at a draw in :math:`A^n` the log-ratio tends to 2nR.
+
+    **A calibrated guarantee does not carry over.** It has R in place of 2R since its certificate holds the average of
+    :math:`e^f` over *the base* near 1. The posterior's normaliser is an average over :math:`\pi_0`, which observations
+    move anywhere: two densities with :math:`\phi = \phi' = 0` have posteriors a log-ratio of nearly 2R apart, where y
+    leaves hardly anything but a place in which f is low and f' is high. So for a calibrated q the result is twice
+    ``q.epsilon`` a latent, or nearly; for an a-priori one it is ``q.epsilon``.
+
+    Where the model chooses between q and a public density for a latent (by an indicator with a public prior), the
+    latent counts as one with prior q: its log-ratio to the public choice is :math:`f - \phi` or 0, both in the interval
+    :math:`[lo - \phi, hi - \phi]` of width R, and the proof goes through with it in place of [lo, hi].
+
+    Privacy:
+        Covers *exact* draws alone. No state of an HMC or NUTS chain is one, nor are chains, their averages or their
+        diagnostics covered. Observations that are themselves sensitive are not protected: only the table that q was
+        fitted to is. They must not be rows of it, nor chosen by looking at it.
+
+    Args:
+        q: the fitted density, with empty batch shape.
+        num_latents: number n of latents with prior q in the whole model, at least 1: rows of a plate count each.
+
+    Returns:
+        ``Guarantee(epsilon=2 n R, delta=0, log_ratio_range=2 n R)`` of one draw of all latents together.
+        :func:`~pyro_mbde.privacy.accounting.compose` adds several draws of one posterior up.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: ``num_latents`` is below 1, or ``q`` has a batch shape.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. The lemma on mollifiers,
+        here for the set around the base posterior.
+
+    Example:
+        >>> from pyro_mbde import DensityRatio
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> ratio = DensityRatio(base, seed=0, progress=False).fit(torch.linspace(0, 1, 500))
+        >>> posterior_guarantee(ratio.mollify(1.0, delta=0.0), num_latents=3)
+        Guarantee(epsilon=3.0, delta=0.0, log_ratio_range=3.0)
+    """
+    _check_density(q)
+    total = 2 * check_count("num_latents", num_latents) * q.bounds.width
+    return Guarantee(epsilon=total, delta=0.0, log_ratio_range=total)
+
+
+def exact_posterior(
+    q: MollifiedExpFamily,
+    base_posterior: Distribution,
+    *,
+    log_likelihood: Callable[[Tensor], Tensor] | None = None,
+    num_draws: int = 2**16,
+    validate_args: bool | None = None,
+) -> MollifiedExpFamily:
+    r"""Returns the posterior of one latent with a fitted prior, where that under the base prior is known.
+
+    .. math::
+        q(z \mid y) \propto q_0(z)\, L(y \mid z)\, e^{f(z)} \propto q_0(z \mid y)\, e^{f(z)} :
+
+    the same exponential family, the same tilt, over the base posterior :math:`q_0(z \mid y)` in place of :math:`q_0`.
+    Where the base is conjugate to the likelihood that is a distribution by name (normal with normal, gamma with
+    Poisson, beta with binomial, Dirichlet with multinomial), and the posterior is a :class:`MollifiedExpFamily`: with a
+    density, in models, and with exact draws, by :func:`~pyro_mbde.private_draws` to hand out.
+
+    Privacy:
+        As for any density: draws carry its :attr:`~MollifiedExpFamily.guarantee`, the a-priori one of width R, which is
+        :func:`posterior_guarantee` of q. Its values, its normaliser and its file are as sensitive as the table. The
+        base posterior must be public, and so the observations.
+
+    Args:
+        q: the fitted density, prior of one latent; empty batch shape.
+        base_posterior: posterior of the latent under ``q.base_dist``; empty batch shape, q's event shape, and its draws
+            in q's support. Networks are converted to its dtype and device.
+        log_likelihood: :math:`\log L(y \mid z)`, mapping latents of shape ``(n, *event_shape)`` to ``(n,)``. Where it
+            is given, the base posterior is checked to be the base times it, up to a constant.
+        num_draws: draws of ``base_posterior`` for :func:`~pyro_mbde.normalizer.estimate_log_normalizer`.
+        validate_args: as for :class:`MollifiedExpFamily`.
+
+    Returns:
+        The posterior, with the standard error of its log-normaliser and no certificate.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: a shape or support does not fit, ``base_posterior`` cannot be a base, is not what the likelihood
+            makes it, or a number is out of its range.
+
+    References:
+        Diaconis, Ylvisaker. Conjugate priors for exponential families. Annals of Statistics, 1979.
+
+    Example:
+        >>> from pyro_mbde import DensityRatio, private_draws
+        >>> base = torch.distributions.Gamma(torch.tensor(2.0), torch.tensor(0.5))  # visits a year
+        >>> ratio = DensityRatio(base, seed=0, progress=False).fit(base.sample((500,)).clamp(max=4.0))
+        >>> prior = ratio.mollify(1.0, delta=0.0)
+        >>> counts = torch.tensor([3.0, 5.0])  # of a new patient, in two years
+        >>> gamma = torch.distributions.Gamma(2.0 + counts.sum(), torch.tensor(0.5 + 2))
+        >>> posterior = exact_posterior(prior, gamma)
+        >>> posterior
+        MollifiedExpFamily(epsilon=1, rounds=1, base=Gamma, event_shape=())
+        >>> private_draws(posterior, 1).shape
+        torch.Size([1])
+    """
+    _check_density(q)
+    base = prepare_base(base_posterior)
+    if base.event_shape != q.event_shape:
+        constraint = f"have the event shape of q, {tuple(q.event_shape)}"
+        raise ValueError(message("base_posterior", constraint, tuple(base.event_shape)))
+    draws = reference_draws(base)
+    support: Any = q.support
+    unannotated: Any = base
+    if support.is_discrete != unannotated.support.is_discrete or not bool(support.check(draws.to(q.device)).all()):
+        remedy = "A posterior lies where its prior does."
+        raise ValueError(
+            message("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
+        )
+    dtype = draws.dtype if draws.is_floating_point() else base.log_prob(draws).dtype
+    if log_likelihood is not None:
+        _check_likelihood(q, base, draws, log_likelihood)
+    density = MollifiedExpFamily(
+        base,
+        copy.deepcopy(q.statistics).to(device=draws.device, dtype=dtype),
+        q.natural_params,
+        0.0,
+        offset=q.offset,
+        shrinkage=q.shrinkage,
+        bounds=q.bounds,
+        validate_args=validate_args,
+    )
+    density.log_normalizer = estimate_log_normalizer(
+        density.tilt, density.base_dist, density.bounds, num_draws=num_draws
+    )
+    return density
+
+
+def _check_density(q: MollifiedExpFamily) -> None:
+    if not isinstance(q, MollifiedExpFamily):
+        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    if q.batch_shape:
+        remedy = "Each row of a batch is a latent of its own: pass the density before it is expanded."
+        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+
+
+def _check_likelihood(
+    q: MollifiedExpFamily, base: Distribution, draws: Tensor, log_likelihood: Callable[[Tensor], Tensor]
+) -> None:
+    """Raises if log q0 + log L - log (base posterior) is not the same number at all draws of the base posterior."""
+    if not callable(log_likelihood):
+        raise TypeError(message("log_likelihood", "be a function of the latent", log_likelihood))
+    likelihoods = torch.as_tensor(log_likelihood(draws))
+    if likelihoods.shape != draws.shape[:1]:
+        constraint = f"map latents of shape {tuple(draws.shape)} to {tuple(draws.shape[:1])}"
+        raise ValueError(message("log_likelihood", constraint, tuple(likelihoods.shape)))
+    prior = draws.to(q.device, q.dtype) if draws.is_floating_point() else draws.to(q.device)
+    terms = [log_prob.double().cpu() for log_prob in (q.base_dist.log_prob(prior), likelihoods, base.log_prob(draws))]
+    log_evidence = terms[0] + terms[1] - terms[2]
+    tolerance = _LOG_DENSITY_TOLERANCE * (1 + max(float(term.abs().max()) for term in terms))
+    spread = float(log_evidence.max() - log_evidence.min())
+    if not spread <= tolerance:  # NaN where a likelihood is
+        remedy = "log q0 + log_likelihood - log base_posterior must be a constant; it varies by that many nats."
+        raise ValueError(message("base_posterior", "be the base times the likelihood", round(spread, 6), remedy))

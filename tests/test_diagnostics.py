@@ -1,0 +1,470 @@
+"""A gallery of broken chains, each failed for its own reason; good chains that pass; tables and pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, DISCRETE, make_density, normal
+from matplotlib.figure import Figure
+
+from pyro_mbde import Chains, run_mcmc
+from pyro_mbde.diagnostics import mixing_report, scalar_parameters
+from pyro_mbde.mixing_plot import plot_mixing
+
+BIMODAL = dist.MixtureSameFamily(
+    dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 1.0]))
+)
+CORRELATED = dist.MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]]))
+SHAPE = (4, 1000)
+
+
+def by_hand(
+    draws: torch.Tensor,
+    density: torch.distributions.Distribution | None = None,
+    seeds: tuple[int, ...] | None = None,
+    **sample_stats: torch.Tensor,
+) -> Chains:
+    return Chains({"x": draws}, sample_stats, seeds or tuple(range(len(draws))), 0, "by hand", density)
+
+
+def autoregressive(correlation: float, num_chains: int, num_samples: int, num_dims: int) -> torch.Tensor:
+    """Chains of first order that start in their stationary law, the standard normal."""
+    draws = torch.randn(num_chains, num_samples, num_dims)
+    for index in range(1, num_samples):
+        draws[:, index] *= math.sqrt(1 - correlation**2)
+        draws[:, index] += correlation * draws[:, index - 1]
+    return draws
+
+
+def frozen() -> Chains:
+    draws = CORRELATED.sample(SHAPE)
+    draws[2] = draws[2, 0]
+    return by_hand(draws, CORRELATED)
+
+
+def constant_coordinate() -> Chains:
+    draws = CORRELATED.sample(SHAPE)
+    draws[1, :, 1] = 0.3
+    return by_hand(draws, CORRELATED)
+
+
+def constant_in_the_target() -> Chains:
+    return by_hand(torch.ones(SHAPE), dist.Delta(torch.tensor(1.0)))
+
+
+def missing_ring() -> Chains:
+    """Coordinates that are each right, and uncorrelated as they should be, but independent."""
+    ring = make_ring(4000)
+    return by_hand(torch.stack([ring[:, 0], ring.flip(0)[:, 1]], -1).reshape(*SHAPE, 2))
+
+
+def make_ring(num_draws: int) -> torch.Tensor:
+    angle, radius = 2 * math.pi * torch.rand(num_draws), 2 + 0.3 * torch.randn(num_draws)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
+
+
+def all_in_one_mode() -> Chains:
+    return by_hand(torch.randn(SHAPE) + 3, BIMODAL)
+
+
+def each_in_its_own_mode() -> Chains:
+    return by_hand(torch.randn(SHAPE) + torch.tensor([-3.0, 3.0, -3.0, 3.0])[:, None], BIMODAL)
+
+
+def drifting() -> Chains:
+    return by_hand(torch.randn(SHAPE) + torch.linspace(-2, 2, 1000), dist.Normal(0.0, 1.0))
+
+
+def differing_in_spread() -> Chains:
+    return by_hand(torch.randn(SHAPE) * torch.tensor([1.0, 1.0, 3.0, 1.0])[:, None])
+
+
+def slow() -> Chains:
+    return by_hand(autoregressive(0.98, *SHAPE, 1)[..., 0], dist.Normal(0.0, 1.0))
+
+
+def not_a_number() -> Chains:
+    draws = CORRELATED.sample(SHAPE)
+    draws[2, 10:14, 1] = math.nan
+    draws[3, 5, 1] = math.inf
+    return by_hand(draws, CORRELATED)
+
+
+def wrong_scale() -> Chains:
+    return by_hand(CORRELATED.sample(SHAPE) * torch.tensor([1.0, 1.1]), CORRELATED)
+
+
+def wrong_correlation() -> Chains:
+    return by_hand(torch.randn(*SHAPE, 2), CORRELATED)
+
+
+def outside_the_support() -> Chains:
+    return by_hand(dist.Exponential(1.0).sample(SHAPE) - 1e-3, dist.Exponential(1.0))
+
+
+def single() -> Chains:
+    return by_hand(torch.randn(1, 1000), dist.Normal(0.0, 1.0))
+
+
+def same_seeds() -> Chains:
+    return by_hand(torch.randn(SHAPE), seeds=(3, 5, 3, 8))
+
+
+def same_draws() -> Chains:
+    draws = torch.randn(SHAPE)
+    draws[3] = draws[1]
+    return by_hand(draws)
+
+
+def no_acceptance() -> Chains:
+    rate = torch.rand(SHAPE)
+    rate[2] = 0.0
+    return by_hand(torch.randn(SHAPE), acceptance_rate=rate)
+
+
+def divergences() -> Chains:
+    diverging = torch.zeros(SHAPE, dtype=torch.bool)
+    diverging[1, 7] = diverging[3, :2] = True
+    return by_hand(torch.randn(SHAPE), diverging=diverging)
+
+
+def slow_energy() -> Chains:
+    energy = torch.randn(SHAPE)
+    energy[2] = autoregressive(0.95, 1, 1000, 1)[0, :, 0]
+    return by_hand(torch.randn(SHAPE), energy=energy)
+
+
+def constant_energy() -> Chains:
+    return by_hand(torch.randn(SHAPE), energy=torch.ones(SHAPE))
+
+
+GALLERY: list[tuple[Callable[[], Chains], str]] = [
+    (frozen, "chain 2: frozen, all draws are equal"),
+    (constant_coordinate, r"x\[1\]: constant in chain 1"),
+    (constant_in_the_target, "chains 0, 1, 2 and 1 more: frozen"),
+    (constant_in_the_target, "parameter x: R-hat is not a number"),
+    (all_in_one_mode, r"x: wrong target, 0\.\d% of the draws lie at or below the exact 50% quantile"),
+    (each_in_its_own_mode, r"x: R-hat 1\.7\d\d, the chains disagree: mean -3.* in chain [02], [23]\S* in chain [13]"),
+    (drifting, r"x: R-hat 1\.3\d\d, drift: second halves lie 1\.3 standard deviations above first halves"),
+    (differing_in_spread, r"x: R-hat 1\.\d+, the chains differ in spread: .* in chain \d, \S+ in chain 2"),
+    (slow, r"x: bulk ESS \d+ and tail ESS \d+, 400 needed"),
+    (not_a_number, r"x\[1\]: 5 draws NaN or infinite, in chains 2, 3"),
+    (wrong_scale, r"x\[1\]: wrong target, .* in the middle 90% of exact draws, where 90.0% belong"),
+    (wrong_correlation, r"x\[0\] with x\[1\]: wrong target"),
+    (wrong_correlation, "log-density: wrong target"),
+    (outside_the_support, r"x: \d+ draws? outside the target's support"),
+    (single, "one chain cannot be compared with others"),
+    (same_seeds, "chains 0, 2: same seed"),
+    (same_draws, "chains 1, 3: equal draws"),
+    (no_acceptance, "chain 2: acceptance rate zero"),
+    (divergences, "3 steps diverged, in chains 1, 3"),
+    (slow_energy, r"chain 2: E-BFMI 0\.\d\d is not 0.3 or more"),
+    (constant_energy, "chains 0, 1, 2 and 1 more: E-BFMI nan"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), GALLERY, ids=lambda value: getattr(value, "__name__", ""))
+def test_gallery(make: Callable[[], Chains], reason: str) -> None:
+    report = mixing_report(make())
+    assert not report.passed
+    assert any(re.match(reason, failure) for failure in report.failures), report.failures
+    assert "FAILED" in str(report)
+
+
+@pytest.mark.parametrize("make", [wrong_scale, wrong_correlation, all_in_one_mode, outside_the_support, same_seeds])
+def test_only_what_is_wrong_is_blamed(make: Callable[[], Chains]) -> None:
+    failed = [check.name for check in mixing_report(make()).checks if check.failures]
+    assert failed == (["draws"] if make is same_seeds else ["exact draws"])
+
+
+@pytest.mark.parametrize("num_samples", [1, 2, 3])
+@pytest.mark.parametrize("num_chains", [1, 4])
+def test_too_few_draws(num_samples: int, num_chains: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    chains = by_hand(torch.randn(num_chains, num_samples, 2), CORRELATED, energy=torch.randn(num_chains, num_samples))
+    report = mixing_report(chains)
+    assert any("too few: R-hat and ESS need 4" in failure for failure in report.failures)
+    assert math.isfinite(report.parameters[0].mean)
+    assert math.isnan(report.parameters[0].rhat)
+    assert "skipped exact draws" in str(report)
+    assert isinstance(plot_mixing(chains), Figure)
+    assert not caplog.records  # ArviZ 1 logs what it cannot compute
+
+
+def test_four_draws_are_few_but_enough_to_compute() -> None:
+    report = mixing_report(by_hand(torch.randn(4, 4), dist.Normal(0.0, 1.0)))
+    assert any("ESS" in failure for failure in report.failures)
+    assert math.isfinite(report.parameters[0].rhat)
+
+
+def good_independent() -> Chains:
+    return by_hand(CORRELATED.sample(SHAPE), CORRELATED)
+
+
+def good_autoregressive() -> Chains:
+    return by_hand(autoregressive(0.5, *SHAPE, 2) @ torch.linalg.cholesky(CORRELATED.covariance_matrix).T, CORRELATED)
+
+
+def good_bimodal() -> Chains:
+    return by_hand(BIMODAL.sample(SHAPE), BIMODAL)
+
+
+def good_counts() -> Chains:
+    density = dist.Poisson(2.0)
+    return by_hand(density.sample(SHAPE).long(), density)
+
+
+def good_antithetic() -> Chains:
+    return by_hand(autoregressive(-0.5, *SHAPE, 2), normal(2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [good_independent, good_autoregressive, good_bimodal, good_counts, good_antithetic],
+    ids=lambda f: f.__name__,
+)
+def test_good_chains_pass(make: Callable[[], Chains]) -> None:
+    reports = []
+    for seed in range(20):
+        torch.manual_seed(seed)
+        reports.append(mixing_report(make(), seed=seed))
+    assert sum(report.passed for report in reports) >= 19
+    smallest = sorted(report.deviations[0].p_value * len(report.deviations) for report in reports)
+    assert smallest[0] > 1e-4
+    assert smallest[10] > 0.1  # so the comparisons are no stricter than they say
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_exact_draws_of_every_base_pass(name: str) -> None:
+    density = BASES[name]()
+    report = mixing_report(by_hand(density.sample((4, 500)), density))
+    if name in DISCRETE:  # R-hat and ESS of rare values are not what they are for
+        assert report.checks[-1].outcome == "ok", report.failures
+    else:
+        assert report.passed, report.failures
+    assert report.checks[-1].name == "exact draws"
+    assert not report.checks[-1].skipped
+
+
+def test_chains_of_a_fitted_density() -> None:
+    density = make_density(normal(2), epsilon=20.0, link="tanh", gain=10.0)
+    chains = run_mcmc(density, "random_walk", 1000, 300, num_chains=2, seed=2, progress=False)
+    assert chains.density is density
+    report = mixing_report(chains)
+    assert report.checks[-1].outcome == "ok", report.failures
+    assert len(report.deviations) == 31
+    base = by_hand(density.base_dist.sample(SHAPE), density)
+    assert mixing_report(base).checks[-1].outcome == "FAILED"
+    assert mixing_report(base, reference=density.base_dist).passed
+
+
+def test_exact_draws_of_several_sites() -> None:
+    shape = (4, 1000)
+    scale = dist.LogNormal(0.0, 0.5).sample(shape)
+    chains = Chains({"scale": scale, "y": torch.randn(shape) * scale}, {}, (1, 2, 3, 4), 0, "by hand")
+    assert mixing_report(chains).checks[-1].detail.startswith("none to compare with")
+    exact = {"scale": dist.LogNormal(0.0, 0.5).sample((20_000,))}
+    exact["y"] = torch.randn(20_000) * exact["scale"]
+    assert mixing_report(chains, reference=exact).passed
+    shifted = by_hand_of(chains, y=chains.draws["y"] + 0.3)
+    assert any(failure.startswith("y: wrong target") for failure in mixing_report(shifted, reference=exact).failures)
+    apart = by_hand_of(chains, y=chains.draws["y"].flip(1))  # the same margins, but |y| does not grow with the scale
+    (failure,) = mixing_report(apart, reference=exact).failures
+    assert failure.startswith("scale with spread of y: wrong target")
+    assert mixing_report(apart, reference={"y": exact["y"]}).passed  # of one site alone
+
+
+def by_hand_of(chains: Chains, **draws: torch.Tensor) -> Chains:
+    return dataclasses.replace(chains, draws={**chains.draws, **draws})
+
+
+def of_sites(chains: Chains, *names: str) -> Chains:
+    return dataclasses.replace(chains, draws=dict.fromkeys(names, chains.draws["x"]))
+
+
+def test_one_distribution_for_a_site_among_several() -> None:
+    chains = of_sites(good_independent(), "z", "x")
+    assert mixing_report(chains, reference=CORRELATED).passed
+    assert mixing_report(of_sites(chains, "only"), reference=CORRELATED).passed
+
+
+def test_a_ring_that_is_none() -> None:
+    exact = {"x": make_ring(20_000)}
+    assert mixing_report(by_hand(make_ring(4000).reshape(*SHAPE, 2)), reference=exact).passed
+    (failure, *_) = mixing_report(missing_ring(), reference=exact).failures
+    assert failure.startswith("spread of x[0] with spread of x[1]: wrong target")
+
+
+def test_dependence_in_many_dimensions() -> None:
+    factor = 0.7 * torch.ones(30, 1)
+    density = dist.LowRankMultivariateNormal(torch.zeros(30), factor, 0.51 * torch.ones(30))
+    assert mixing_report(by_hand(density.sample(SHAPE), density)).passed
+    independent = by_hand(torch.randn(*SHAPE, 30), density)
+    assert any("log-density" in failure for failure in mixing_report(independent).failures)
+    without_density = mixing_report(independent, reference={"x": density.sample((20_000,))})
+    assert any("random direction" in failure for failure in without_density.failures)
+
+
+def test_chains_advanced_together_share_a_seed() -> None:
+    chains = by_hand(torch.randn(64, 400), dist.Normal(0.0, 1.0), seeds=(7,))
+    assert mixing_report(chains).passed
+    groups = by_hand(torch.randn(64, 400), seeds=(7, 7))
+    assert mixing_report(groups).failures == ("seed 7: given to several groups of chains",)
+
+
+def test_short_chains_of_whole_numbers_may_be_equal() -> None:
+    draws = torch.tensor([[0, 1, 1, 0], [0, 1, 1, 0]])
+    assert not any("equal draws" in failure for failure in mixing_report(by_hand(draws)).failures)
+    draws = torch.randint(2, (1, 200)).expand(2, 200)
+    assert any("equal draws" in failure for failure in mixing_report(by_hand(draws)).failures)
+
+
+def test_a_report_is_reproducible_and_leaves_the_generator_alone() -> None:
+    chains = good_independent()
+    state = torch.get_rng_state()
+    first, second = mixing_report(chains), mixing_report(chains)
+    plot_mixing(chains)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert first == second
+    assert first.deviations != mixing_report(chains, seed=1).deviations
+
+
+def test_table() -> None:
+    report = mixing_report(good_independent())
+    lines = str(report).splitlines()
+    assert lines[0] == "Passed: 4 chains of 1,000 draws, by hand"
+    assert lines[2].split() == ["parameter", "mean", "sd", "mcse", "5%", "50%", "95%", "rhat", "ess_bulk", "ess_tail"]
+    assert max(map(len, lines)) <= 100
+    frame = report.to_frame()
+    assert list(frame.index) == ["x[0]", "x[1]"]
+    assert frame.loc["x[0]", "sd"] == pytest.approx(1.0, abs=0.1)
+    assert frame.loc["x[0]", "q5"] < frame.loc["x[0]", "median"] < frame.loc["x[0]", "q95"]
+    assert frame.loc["x[0]", "mcse"] == pytest.approx(1 / math.sqrt(4000), rel=0.2)
+    assert repr(report).startswith(
+        "MixingReport(kernel='by hand', num_chains=4, num_samples=1000, parameters=(2 items)"
+    )
+
+
+def test_hundreds_of_parameters() -> None:
+    draws = torch.randn(4, 200, 300)
+    draws[0, :, 123] += 2
+    name = "a_site_with_a_long_name.of_a_module_within_a_module.that_goes_on"
+    report = mixing_report(Chains({name: draws}, {}, (1, 2, 3, 4), 0, "by hand"))
+    lines = str(report).splitlines()
+    assert "[123]" in lines[3]  # the worst comes first
+    assert max(map(len, lines)) <= 100
+    assert "The worst 20 of 300 parameters, by R-hat and effective sample size." in lines
+    assert len(lines) < 60
+    assert len(report.parameters) == 300
+
+
+def test_html_is_escaped() -> None:
+    name = "<script>alert('x')</script>"
+    chains = Chains({name: torch.full(SHAPE, math.nan)}, {}, (1, 2, 3, 4), 0, "<b>kernel</b>")
+    text = mixing_report(chains)._repr_html_()
+    assert "<script>" not in text
+    assert "<b>kernel" not in text
+    assert "&lt;script&gt;" in text
+    assert "Why it failed" in text
+    assert text.count("<table") == text.count("</table>") == 2
+    assert "Why it failed" not in mixing_report(good_independent())._repr_html_()
+
+
+@pytest.mark.parametrize("make", sorted({make for make, _ in GALLERY}, key=lambda make: make.__name__))
+def test_pictures_of_the_gallery(make: Callable[[], Chains], tmp_path: Path) -> None:
+    path = tmp_path / "mixing.png"
+    figure = plot_mixing(make(), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "FAILED" in figure.subfigs[0].get_suptitle()
+    assert plt.get_fignums() == []
+
+
+def test_picture_of_good_chains(tmp_path: Path) -> None:
+    chains = dataclasses.replace(good_autoregressive(), sample_stats={"energy": torch.randn(SHAPE)})
+    figure = plot_mixing(chains, tmp_path / "mixing.svg")
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["Trace", "Ranks", "Autocorrelation", "Density", "", "", "", "", "Energy", "E-BFMI"]
+    assert "Every check passed." in figure.subfigs[1].texts[0].get_text()
+    assert all(axis.get_xlabel() and axis.get_ylabel() for axis in figure.axes)
+    labels = [text.get_text() for text in figure.axes[3].get_legend().get_texts()]
+    assert labels == ["chains", "exact draws"]
+    curve = plot_mixing(good_bimodal()).axes[3]
+    assert [text.get_text() for text in curve.get_legend().get_texts()] == ["chains", "exact density"]
+    counts = plot_mixing(good_counts())
+    assert [text.get_text() for text in counts.axes[3].get_legend().get_texts()] == labels
+    for outline in counts.axes[1].patches[1:]:  # equal draws share their ranks, so that these are uniform too
+        assert abs(outline.get_data().values - 1).max() < 0.5
+
+
+def test_picture_of_many_parameters_and_chains(tmp_path: Path) -> None:
+    chains = Chains(
+        {"a$b$": torch.randn(1024, 30), "weights": torch.randn(1024, 30, 5)}, {}, (1,), 0, "lockstep_random_walk"
+    )
+    figure = plot_mixing(chains, tmp_path / "mixing.pdf")
+    assert "the worst 4 of 6 parameters" in figure.subfigs[0].get_suptitle()
+    assert len(figure.axes[0].lines) == 4
+    assert figure.axes[0].get_xlabel() == "draw (4 of 1,024 chains)"
+    assert len(plot_mixing(chains, sites=["a$b$"]).axes) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (
+            lambda c: mixing_report(c.draws),
+            TypeError,
+            "chains must be Chains, as run_mcmc returns them, got chains='dict'",
+        ),
+        (lambda c: mixing_report(c, seed=-1), ValueError, "seed must be at least 0"),
+        (
+            lambda c: mixing_report(c, reference=3),
+            TypeError,
+            "reference must be a distribution or exact draws per site",
+        ),
+        (lambda c: mixing_report(c, reference=normal(3)), ValueError, r"batch shape \(\) and event shape \(2,\)"),
+        (lambda c: mixing_report(c, reference={"y": c.draws["x"][0]}), ValueError, "reference must name sites among x"),
+        (lambda c: mixing_report(c, reference={"x": [1.0]}), TypeError, r"reference\['x'\] must be a tensor"),
+        (lambda c: mixing_report(c, reference={"x": torch.zeros(99, 2)}), ValueError, "hold 100 finite draws or more"),
+        (lambda c: mixing_report(c, reference={"x": torch.zeros(200)}), ValueError, "hold 100 finite draws or more"),
+        (lambda c: mixing_report(c, reference={}), ValueError, "reference must hold as many draws for each site"),
+        (lambda c: mixing_report(by_hand(torch.zeros(4, 0))), ValueError, "chains.draws must hold a draw of each site"),
+        (lambda c: mixing_report(by_hand_of(c, y=torch.zeros(4, 5))), ValueError, "as many chains and draws"),
+        (
+            lambda c: mixing_report(of_sites(c, "z", "y"), reference=CORRELATED),
+            ValueError,
+            "for chains without a site x",
+        ),
+        (
+            lambda c: scalar_parameters(c, "x"),
+            TypeError,
+            r"sites must be a list of names, got sites='x'. Write \['x'\]",
+        ),
+        (lambda c: plot_mixing(c, sites=["y"]), ValueError, "sites must be among x, got sites='y'"),
+    ],
+)
+def test_arguments(call: Callable[[Chains], object], error: type[Exception], match: str) -> None:
+    chains = by_hand(CORRELATED.sample((4, 50)))
+    with pytest.raises(error, match=match):
+        call(chains)
+
+
+def test_a_density_without_exact_draws() -> None:
+    class Unnormalised(dist.Normal):
+        def sample(self, sample_shape: torch.Size = torch.Size()) -> torch.Tensor:  # noqa: B008
+            raise NotImplementedError
+
+    density = Unnormalised(0.0, 1.0)
+    report = mixing_report(by_hand(torch.randn(SHAPE), density))
+    assert report.passed
+    assert "skipped exact draws: the density cannot be drawn from exactly" in str(report)
+    with pytest.raises(ValueError, match="reference must be a distribution that can be drawn from"):
+        mixing_report(by_hand(torch.randn(SHAPE)), reference=density)
