@@ -260,7 +260,7 @@ def main(epsilon: float, num_samples: int, num_clinics: int, output: Path) -> No
     one, all_of_them = posterior_guarantee(q), posterior_guarantee(q, 8)
     click.secho("\nWhat the private prior bought, and what it costs", bold=True)
     click.echo(
-        f"  Bought: the error of a score falls from {bare:.1f} points to {bought:.1f}; the table {best:.1f}.\n"
+        f"  Bought: the error of a score falls from {bare:.1f} points to {bought:.1f} ({best:.1f} without privacy).\n"
         f"  The prior: one exact draw of it, a row, costs epsilon {q.epsilon:.2f} (delta {q.guarantee.delta:g}).\n"
         f"  The posterior: one exact draw of all 8 scores and the bias would cost epsilon {all_of_them.epsilon:.2f}, "
         f"{one.epsilon:.2f} a patient:\n"

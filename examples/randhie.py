@@ -1,7 +1,7 @@
 """A private density of a real medical table, end to end.
 
 Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws twenty rows to
-hand out, runs Pyro's Markov chains on the same density, checks them with ArviZ, and saves two pictures.
+hand out, runs Markov chains on the same density, checks them, and saves two pictures.
 
 Run it with ``make demo``, or ``python examples/randhie.py --help``.
 """
@@ -20,12 +20,12 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde import MBDE, Chains, MollifiedExpFamily, compose, private_draws, run_mcmc
+from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mixing, private_draws, run_mcmc
 
 TABLE = Path(__file__).parent / "data" / "randhie.csv"
 
 # Told apart by people with colour-blindness, and in grey by their line styles.
-INK, BLUE, ORANGE, PALE = "#333333", "#0072b2", "#d55e00", "#9a9a9a"
+INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
 
 
 class Column(NamedTuple):
@@ -79,16 +79,6 @@ def in_natural_units(rows: Tensor) -> pd.DataFrame:
     )
 
 
-def summarize(chains: Chains) -> pd.DataFrame:
-    """Returns ArviZ's table of means, effective sample sizes, Monte Carlo errors and R-hat."""
-    data = chains.to_arviz()
-    import arviz  # after the library has imported it, quietly
-
-    summary: pd.DataFrame = arviz.summary(data)
-    summary.index = pd.Index([column.name for column in COLUMNS])
-    return summary
-
-
 def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, path: Path) -> None:
     """Shows each column's distribution in the table, under the density and under the base."""
     figure, axes = plt.subplots(1, len(COLUMNS), figsize=(13, 4), layout="constrained")
@@ -127,34 +117,6 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
     plt.close(figure)
 
 
-def draw_chain_picture(chains: dict[str, Chains], draws: Tensor, path: Path) -> None:
-    """Shows the ends of the chains' traces, and their distribution functions against that of exact draws."""
-    shown = 250
-    colors = dict(zip(chains, (ORANGE, BLUE), strict=True))
-    figure, axes = plt.subplots(len(COLUMNS), 3, figsize=(13, 7), layout="constrained")
-    for row, column in enumerate(COLUMNS):
-        for place, (name, result) in enumerate(chains.items()):
-            axis = axes[row, place]
-            values = result.draws["x"][:, -shown:, row]
-            for chain, shade in zip(values, np.linspace(1, 0.3, len(values)), strict=True):
-                axis.plot(chain, color=colors[name], alpha=shade, linewidth=0.8)
-            axis.set(ylim=(column.low, column.high))
-        axes[row, 0].set_ylabel(column.label)
-        axis = axes[row, 2]
-        axis.ecdf(draws[:, row], color="#bbbbbb", linewidth=6, label="exact draws")
-        for name, style in zip(chains, ("-", "--"), strict=True):
-            axis.ecdf(chains[name].draws["x"][..., row].flatten(), color=colors[name], linestyle=style, label=name)
-        axis.set(xlabel=column.label, ylabel="share of draws below")
-    for place, name in enumerate(chains):
-        axes[0, place].set_title(f"4 {name} chains, last {shown} draws")
-        axes[-1, place].set_xlabel("draw")
-    axes[0, 2].set_title("all draws of the chains against exact draws")
-    axes[0, 2].legend(frameon=False)
-    figure.suptitle("Pyro's chains on the private density: for inference and checks, not for release", fontsize=11)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
 @click.command()
 @click.option("--epsilon", type=float, default=1.0, show_default=True, help="Privacy parameter of one row, in nats.")
 @click.option("--num-rows", type=click.IntRange(1), default=20, show_default=True, help="Rows to hand out.")
@@ -179,19 +141,15 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     click.echo(f"  NLL of the table under the base Q0   {nll_base:8.4f} nats a row")
     click.echo(f"  NLL of the table under the density q {nll:8.4f} nats a row ({nll - nll_base:+.4f})")
 
-    chains = {
-        "random_walk": run_mcmc(q, "random_walk", num_samples=2000, warmup_steps=500, num_chains=4),
-        "hmc": run_mcmc(q, "hmc", num_samples=500, warmup_steps=200, num_chains=4),
-    }
-    for name, result in chains.items():
-        click.echo(f"\n  {name}, 4 chains of {result.draws['x'].shape[1]} draws")
-        click.echo(summarize(result).to_string())
+    walk = run_mcmc(q, "lockstep_random_walk", num_samples=3000, warmup_steps=300, num_chains=16, seed=0)
+    click.echo(f"\n{mixing_report(walk)}\n")
+    proposing_the_base = run_mcmc(q, "independence", num_samples=1000, warmup_steps=100, num_chains=4, seed=0)
+    click.echo(f"\n{mixing_report(proposing_the_base)}")
 
     output.mkdir(parents=True, exist_ok=True)
-    exact = q.sample(torch.Size([50_000]))
-    draw_density_picture(rows, exact, q, output / "density.png")
-    draw_chain_picture(chains, exact, output / "chains.png")
-    click.echo(f"\n  pictures: {output / 'density.png'}, {output / 'chains.png'}")
+    draw_density_picture(rows, q.sample(torch.Size([50_000])), q, output / "density.png")
+    plot_mixing(walk, output / "mixing.png")
+    click.echo(f"\npictures: {output / 'density.png'}, {output / 'mixing.png'}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ that protects every group of any size.
 
 import pyro.distributions
 
+from pyro_mbde.diagnostics.checks import mixing_report
+from pyro_mbde.diagnostics.plot import plot_mixing
+from pyro_mbde.diagnostics.report import MixingReport
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
@@ -37,12 +40,15 @@ __all__ = [
     "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",
+    "MixingReport",
     "MollifiedExpFamily",
     "RoundRecord",
     "TotalCost",
     "WeakLearner",
     "compose",
     "fresh_chains",
+    "mixing_report",
+    "plot_mixing",
     "private_draws",
     "resume_mcmc",
     "run_mcmc",

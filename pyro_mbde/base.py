@@ -333,5 +333,5 @@ def spread_of_draws(draws: Tensor) -> Spread:
 
 def reference_draws(base: Distribution) -> Tensor:
     """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is left alone."""
-    with seeded(0), torch.no_grad():
+    with seeded(0), torch.inference_mode(False), torch.no_grad():
         return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))

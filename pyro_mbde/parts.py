@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import message
+from pyro_mbde._runtime import message, with_gradients
 from pyro_mbde.base import convert_base, describe_base
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
@@ -55,13 +55,14 @@ class DensityParts(NamedTuple):
         Raises:
             TypeError: ``target`` is neither, or the base cannot be taken apart.
         """
-        if isinstance(target, torch.dtype):
-            if target not in (torch.float32, torch.float64):
-                raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
-            base = convert_base(self.base, dtype=target)
-        else:
-            base = convert_base(self.base, device=torch.device(target))
-        return self._replace(base=base, statistics=copy.deepcopy(self.statistics).to(target))
+        if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
+            raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
+        with with_gradients():  # the copies can be differentiated wherever they are made
+            if isinstance(target, torch.dtype):
+                base = convert_base(self.base, dtype=target)
+            else:
+                base = convert_base(self.base, device=torch.device(target))
+            return self._replace(base=base, statistics=copy.deepcopy(self.statistics).to(target))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the parts to a file of plain tensors, numbers and text.

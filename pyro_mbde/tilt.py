@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pyro_mbde._runtime import check_number, message
+from pyro_mbde._runtime import check_number, message, with_gradients
 from pyro_mbde.mollifier import LOG_2, Bounds, tilt_bounds
 
 
@@ -47,9 +47,10 @@ class Tilt:
         natural_params = torch.as_tensor(natural_params)
         if natural_params.dim() != 1 or not len(natural_params):
             raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
-        self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
-        # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
-        self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
+        with with_gradients():  # the copies can be differentiated wherever they are made
+            self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
+            # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
+            self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
         if not bool(torch.isfinite(self.natural_params).all()):
             raise ValueError(message("natural_params", "be finite", "numbers that are not"))
         self.offset = check_number("offset", offset, "be finite", math.isfinite)

@@ -17,8 +17,9 @@ from densities import BASES, DISCRETE, make_density, normal
 from matplotlib.figure import Figure
 
 from pyro_mbde import Chains, run_mcmc
-from pyro_mbde.diagnostics import mixing_report, scalar_parameters
-from pyro_mbde.mixing_plot import plot_mixing
+from pyro_mbde.diagnostics.checks import mixing_report
+from pyro_mbde.diagnostics.parameters import scalar_parameters
+from pyro_mbde.diagnostics.plot import plot_mixing
 
 BIMODAL = dist.MixtureSameFamily(
     dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-3.0, 3.0]), torch.tensor([1.0, 1.0]))

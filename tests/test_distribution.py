@@ -17,6 +17,7 @@ from densities import BASES, CONTINUOUS, make_density, normal
 from torch import nn
 
 from pyro_mbde import BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFamily, run_mcmc
+from pyro_mbde.base import support_of
 
 
 @pytest.fixture(params=sorted(BASES))
@@ -435,3 +436,33 @@ assert torch.distributions.Distribution._validate_args == validate
 assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == known
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+@pytest.mark.parametrize("name", ["normal-2d", "uniform-box", "multivariate-normal", "mixture", "transformed"])
+def test_what_is_made_in_inference_mode_can_be_differentiated(name: str, tmp_path: Path) -> None:
+    original = make_density(BASES[name](), link="tanh")
+    original.save(tmp_path / "density.pt")
+    with torch.inference_mode():
+        made = [
+            original.to(torch.float64),
+            MollifiedExpFamily.load(tmp_path / "density.pt"),
+            make_density(BASES[name](), link="tanh"),
+            original.expand([3]),
+        ]
+    for density in made:
+        value = original.sample((3,)).to(density.dtype).requires_grad_(True)
+        density.log_prob(value).sum().backward()
+        assert value.grad is not None
+        assert bool(torch.isfinite(value.grad).all())
+
+
+def test_the_support_of_a_mixture_can_be_mapped_to_unconstrained_space() -> None:
+    for name in ("mixture", "mixture-2d"):
+        density = make_density(BASES[name]())
+        transform = torch.distributions.biject_to(density.support)
+        value = density.sample((5,))
+        assert torch.equal(transform(transform.inv(value)), value)
+    boxes = dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(2)), dist.Uniform(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
+    )
+    assert isinstance(support_of(boxes), torch.distributions.constraints.MixtureSameFamilyConstraint)

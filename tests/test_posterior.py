@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import arviz
 import pyro
@@ -358,6 +359,19 @@ def test_offset_shrinkage_and_dtype_are_kept() -> None:
     value = torch.linspace(-1, 1, 50)
     assert torch.allclose(posterior.tilt(value.double()), q.tilt(value), atol=1e-6)
     assert q.dtype == torch.float32
+
+
+def test_made_in_inference_mode_saved_and_loaded(tmp_path: Path) -> None:
+    q = make_density(dist.Normal(0.0, 1.0))
+    with torch.inference_mode():
+        posterior = exact_posterior(q, dist.Normal(0.5, 0.5))
+    value = torch.tensor(0.3, requires_grad=True)
+    posterior.log_prob(value).backward()
+    assert value.grad is not None
+    posterior.save(tmp_path / "posterior.pt")
+    loaded = MollifiedExpFamily.load(tmp_path / "posterior.pt")
+    assert torch.equal(loaded.log_prob(value), posterior.log_prob(value))
+    assert loaded.guarantee == posterior_guarantee(q)
 
 
 @pytest.mark.parametrize("num_latents", [0, -1])

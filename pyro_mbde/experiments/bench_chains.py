@@ -6,6 +6,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -25,11 +26,10 @@ from pyro_mbde.training.mbde import MBDE
 # Pyro leaves these unannotated.
 _MCMC: Any = MCMC
 _STOCK: dict[str, Any] = {"random_walk": RandomWalkKernel, "hmc": HMC, "nuts": NUTS}
-#: Draws per chain and kernel: enough for an effective sample size of some hundreds.
-_NUM_SAMPLES = {"random_walk": 4000, "hmc": 500, "nuts": 500}
-_WARMUP_STEPS = 500
-#: Chains advanced together, and the draws of each.
-_LOCKSTEP = {4: 4000, 64: 2000, 1024: 1000}
+#: Steps of one chain: to adapt in, and kept. Enough for an effective sample size of some hundreds.
+_STEPS = {"random_walk": (500, 4000), "hmc": (200, 200), "nuts": (200, 200)}
+#: Chains advanced together, and the steps of each. A thousand chains learn their step in fewer.
+_LOCKSTEP = {4: (500, 4000), 64: (200, 2000), 1024: (200, 1000)}
 _PROBLEMS: dict[str, Callable[[], Problem]] = {"ring-tight, d = 2": ring_tight, "mixture, d = 10": mixture_10d}
 
 
@@ -66,16 +66,16 @@ def _ways(density: MollifiedExpFamily, share: float) -> dict[str, Callable[[], f
     def stock(kernel: str) -> float:
         mcmc = _MCMC(
             _STOCK[kernel](model),
-            num_samples=steps(_NUM_SAMPLES[kernel]),
-            warmup_steps=steps(_WARMUP_STEPS),
+            num_samples=steps(_STEPS[kernel][1]),
+            warmup_steps=steps(_STEPS[kernel][0]),
             disable_progbar=True,
         )
         return _effective(lambda: (mcmc.run(), mcmc.get_samples(group_by_chain=True)["x"])[1])
 
-    def ours(kernel: str, num_chains: int, num_samples: int) -> float:
+    def ours(kernel: str, num_chains: int, warmup_steps: int, num_samples: int) -> float:
         def run() -> Tensor:
             made = run_mcmc(
-                density, kernel, steps(num_samples), steps(_WARMUP_STEPS), num_chains, progress=False, num_workers=1
+                density, kernel, steps(num_samples), steps(warmup_steps), num_chains, progress=False, num_workers=1
             )
             return made.draws["x"]
 
@@ -86,19 +86,13 @@ def _ways(density: MollifiedExpFamily, share: float) -> dict[str, Callable[[], f
         density.sample(torch.Size([steps(100_000)]))
         return steps(100_000) / (time.perf_counter() - start)
 
-    def stock_way(kernel: str) -> Callable[[], float]:
-        return lambda: stock(kernel)
-
-    def our_way(kernel: str, num_chains: int, num_samples: int) -> Callable[[], float]:
-        return lambda: ours(kernel, num_chains, num_samples)
-
     ways: dict[str, Callable[[], float]] = {}
-    for kernel, num_samples in _NUM_SAMPLES.items():
-        ways[f"stock {kernel}"] = stock_way(kernel)
-        ways[kernel] = our_way(kernel, 1, num_samples)
-    for num_chains, num_samples in _LOCKSTEP.items():
-        ways[f"lockstep, {num_chains:,} chains"] = our_way("lockstep_random_walk", num_chains, num_samples)
-    ways["independence, 64 chains"] = our_way("independence", 64, 2000)
+    for kernel, lengths in _STEPS.items():
+        ways[f"stock {kernel}"] = partial(stock, kernel)
+        ways[kernel] = partial(ours, kernel, 1, *lengths)
+    for num_chains, lengths in _LOCKSTEP.items():
+        ways[f"lockstep, {num_chains:,} chains"] = partial(ours, "lockstep_random_walk", num_chains, *lengths)
+    ways["independence, 64 chains"] = partial(ours, "independence", 64, 10, 2000)
     ways["exact"] = exact
     return ways
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, message
+from pyro_mbde._runtime import check_count, message, with_gradients
 from pyro_mbde.base import prepare_base, reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.normalizer import estimate_log_normalizer
@@ -164,19 +164,20 @@ def exact_posterior(
     dtype = draws.dtype if draws.is_floating_point() else base.log_prob(draws).dtype
     if log_likelihood is not None:
         _check_likelihood(q, base, draws, log_likelihood)
-    density = MollifiedExpFamily(
-        base,
-        copy.deepcopy(q.statistics).to(device=draws.device, dtype=dtype),
-        q.natural_params,
-        0.0,
-        offset=q.offset,
-        shrinkage=q.shrinkage,
-        bounds=q.bounds,
-        validate_args=validate_args,
-    )
-    density.log_normalizer = estimate_log_normalizer(
-        density.tilt, density.base_dist, density.bounds, num_draws=num_draws
-    )
+    with with_gradients():  # the density can be differentiated wherever it was made
+        density = MollifiedExpFamily(
+            base,
+            copy.deepcopy(q.statistics).to(device=draws.device, dtype=dtype),
+            q.natural_params,
+            0.0,
+            offset=q.offset,
+            shrinkage=q.shrinkage,
+            bounds=q.bounds,
+            validate_args=validate_args,
+        )
+        density.log_normalizer = estimate_log_normalizer(
+            density.tilt, density.base_dist, density.bounds, num_draws=num_draws
+        )
     return density
 
 

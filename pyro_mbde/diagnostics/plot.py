@@ -17,17 +17,10 @@ from matplotlib.ticker import MaxNLocator
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import import_arviz, seeded, single_thread
-from pyro_mbde.diagnostics import (
-    MIN_BFMI,
-    Array,
-    MixingReport,
-    ParameterSummary,
-    Reference,
-    exact_coordinates,
-    log_prob_or_outside,
-    mixing_report,
-    scalar_parameters,
-)
+from pyro_mbde.diagnostics.checks import MIN_BFMI, mixing_report
+from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_or_outside
+from pyro_mbde.diagnostics.parameters import Array, scalar_parameters
+from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
 from pyro_mbde.sampling.chains import Chains
 
 # Told apart by people with colour-blindness, and in grey by their lightness and line styles.

@@ -1,0 +1,274 @@
+"""The checks that chains pass or fail."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from pyro_mbde._runtime import check_seed, import_arviz, seeded, single_thread
+from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
+from pyro_mbde.diagnostics.parameters import Array, scalar_parameters
+from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, MixingReport, ParameterSummary, count, named
+from pyro_mbde.sampling.chains import Chains
+
+#: Vehtari et al. (2021), section 4: R-hat below 1.01, and an effective sample size of 100 a chain.
+MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100
+#: E-BFMI below which momentum refreshes are too small for the spread of energies: the bound used since Betancourt 2016.
+MIN_BFMI = 0.3
+#: A split chain's autocorrelation can be estimated from this many draws on.
+_MIN_DRAWS = 4
+#: Mean acceptance probability of a chain that is taken for none.
+_MIN_ACCEPTANCE_RATE = 1e-6
+
+
+def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: int | None = 0) -> MixingReport:
+    r"""Checks whether chains have mixed and, where exact draws can be had, whether they sample the right density.
+
+    Passed are chains of which every parameter has R-hat below 1.01 and bulk and tail effective sample sizes of 100 per
+    chain; for HMC and NUTS, none of whose steps diverged and all of whose E-BFMI are at least 0.3; and which agree with
+    exact draws. For that, shares of the draws below exact quantiles are compared: of each coordinate, of its distance
+    from the middle, of products of two of these (of random directions, for more than 12), and of the log-density.
+    With a share :math:`s` of :math:`n` effective draws where :math:`p` is right,
+
+    .. math::
+        r = \pm \sqrt{2 n \left( s \log \frac{s}{p} + (1 - s) \log \frac{1 - s}{1 - p} \right)}
+
+    is nearly standard normal, in the tails too. The effective number is ArviZ's for the indicator, no more than that
+    of the statistic's ranks, and counts the exact draws. Good chains fail this test in about one of 1,000 reports.
+
+    Privacy:
+        As sensitive as the table that the density was fitted to: not for release.
+
+    Args:
+        chains: the chains.
+        reference: what the chains should sample: a distribution of their only site or of site ``x``, or exact draws
+            per site, shape ``(n, *event_shape)``. Defaults to ``chains.density``; without either there is no such test.
+        seed: of the exact draws and of the random directions; ``None`` takes torch's global generator.
+
+    Returns:
+        :class:`MixingReport`.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: there are no draws to check, or the reference is not one of the chains' sites.
+
+    References:
+        Vehtari, Gelman, Simpson, Carpenter and Bürkner, "Rank-normalization, folding, and localization: an improved
+        R-hat for assessing convergence of MCMC", Bayesian Analysis 16, 2021.
+
+        Betancourt, "Diagnosing suboptimal cotangent disintegrations in Hamiltonian Monte Carlo", 2016,
+        arXiv:1604.00695, section 3.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> from pyro_mbde import run_mcmc
+        >>> chains = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=500, seed=0, progress=False)
+        >>> mixing_report(chains).passed
+        True
+    """
+    check_seed(seed)
+    parameters = scalar_parameters(chains)
+    finite = all(bool(np.isfinite(values).all()) for values in parameters.values())
+    with seeded(seed), single_thread(), torch.no_grad(), np.errstate(all="ignore"):
+        exact = exact_draws(chains, reference)
+        summaries = tuple(_summarize(name, values) for name, values in parameters.items())
+        bfmi = _bfmi(chains)
+        checks = [_check_draws(chains, parameters), *_check_rates(chains)]
+        if chains.num_samples >= _MIN_DRAWS:
+            checks += [_check_rhat(summaries, parameters), _check_ess(summaries, chains.num_chains)]
+        if bfmi:
+            checks.append(_check_bfmi(bfmi))
+        deviations: tuple[Deviation, ...] = ()
+        if isinstance(exact, str):
+            checks.append(Check("exact draws", exact, skipped=True))
+        elif not finite or chains.num_samples < _MIN_DRAWS:
+            checks.append(Check("exact draws", "the chains' draws are too few or not all finite", skipped=True))
+        else:
+            deviations = compare_with_exact(chains, exact)
+            checks.append(check_exact(chains, exact, deviations))
+    return MixingReport(
+        kernel=chains.kernel,
+        num_chains=chains.num_chains,
+        num_samples=chains.num_samples,
+        parameters=summaries,
+        bfmi=bfmi,
+        deviations=deviations,
+        checks=tuple(checks),
+    )
+
+
+def _summarize(name: str, values: Array) -> ParameterSummary:
+    """What ArviZ makes of a parameter; NaN where it cannot be computed."""
+    missing = ParameterSummary(name, *[math.nan] * 9)
+    if not np.isfinite(values).all():
+        return missing
+    quantiles = np.quantile(values, [0.05, 0.5, 0.95])
+    summary = missing._replace(
+        mean=float(values.mean()),
+        sd=float(values.std(ddof=min(1, values.size - 1))),
+        q5=float(quantiles[0]),
+        median=float(quantiles[1]),
+        q95=float(quantiles[2]),
+    )
+    if values.shape[1] < _MIN_DRAWS or values.min() == values.max():
+        return summary
+    arviz = import_arviz()
+    return summary._replace(
+        mcse=float(arviz.mcse(values, method="mean")),
+        rhat=float(arviz.rhat(values, method="rank")) if len(values) > 1 else math.nan,
+        ess_bulk=float(arviz.ess(values, method="bulk")),
+        ess_tail=float(arviz.ess(values, method="tail", prob=(0.05, 0.95))),
+    )
+
+
+def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
+    """Whether there are draws to judge: enough, finite, of chains that move, no two of them the same."""
+    reasons = []
+    if chains.num_samples < _MIN_DRAWS:
+        reasons.append(f"{count(chains.num_samples, 'draw')} a chain are too few: R-hat and ESS need {_MIN_DRAWS}")
+    if chains.num_chains == 1:
+        reasons.append("one chain cannot be compared with others: run at least 2, better 4")
+    broken = {name: ~np.isfinite(values) for name, values in parameters.items() if not np.isfinite(values).all()}
+    for name, where in list(broken.items())[:MAX_NAMED]:
+        which = named("chain", np.flatnonzero(where.any(1)))
+        reasons.append(f"{name}: {count(int(where.sum()), 'draw')} NaN or infinite, in {which}")
+    if len(broken) > MAX_NAMED:
+        reasons.append(f"{len(broken) - MAX_NAMED:,} more parameters with NaN or infinite draws")
+    reasons += _frozen(parameters) if chains.num_samples > 1 else []
+    reasons += _duplicates(chains)
+    return Check("draws", "see below" if reasons else "finite, moving, no chain like another", tuple(reasons))
+
+
+def _frozen(parameters: Mapping[str, Array]) -> list[str]:
+    """Reasons for parameters of which all draws in a chain are equal."""
+    still = {name: (values == values[:, :1]).all(1) for name, values in parameters.items()}
+    everywhere = np.logical_and.reduce(list(still.values()))
+    reasons = []
+    if everywhere.any():
+        which = named("chain", np.flatnonzero(everywhere))
+        reasons.append(f"{which}: frozen, all draws are equal")
+    part = {name: where & ~everywhere for name, where in still.items() if (where & ~everywhere).any()}
+    for name, where in list(part.items())[:MAX_NAMED]:
+        reasons.append(f"{name}: constant in {named('chain', np.flatnonzero(where))}")
+    if len(part) > MAX_NAMED:
+        reasons.append(f"{len(part) - MAX_NAMED:,} more parameters constant in a chain")
+    return reasons
+
+
+def _duplicates(chains: Chains) -> list[str]:
+    """Reasons for chains that repeat one another."""
+    reasons = []
+    repeated = {seed for seed, times in Counter(chains.seeds).items() if times > 1}
+    if repeated and len(chains.seeds) == chains.num_chains:
+        which = named("chain", (index for index, seed in enumerate(chains.seeds) if seed in repeated))
+        reasons.append(f"{which}: same seed, so they are not independent")
+    elif repeated:
+        reasons.append(f"{named('seed', repeated)}: given to several groups of chains")
+    groups: dict[bytes, list[int]] = {}
+    shape = chains.num_chains, chains.num_samples, -1
+    sites = [value.detach().cpu().double().reshape(shape).numpy() for value in chains.draws.values()]
+    for index in range(chains.num_chains):
+        rows = np.concatenate([site[index] for site in sites], axis=1)
+        if np.isfinite(rows).all() and (rows != rows[:1]).any() and not _may_recur(rows, chains.num_chains):
+            groups.setdefault(rows.tobytes(), []).append(index)
+    repeats = [same for same in groups.values() if len(same) > 1]
+    reasons += [f"{named('chain', same)}: equal draws, so they are one chain" for same in repeats[:MAX_NAMED]]
+    return reasons
+
+
+def _may_recur(rows: Array, num_chains: int) -> bool:
+    """Whether another of the chains may have the same draws by chance, being few and of whole numbers."""
+    if (rows != rows.round()).any():
+        return False
+    counts = np.unique(rows, axis=0, return_counts=True)[1]
+    return bool(num_chains**2 * float(np.square(counts / len(rows)).sum()) ** len(rows) > 1e-6)
+
+
+def _check_rates(chains: Chains) -> list[Check]:
+    """Whether each chain accepted proposals, and none of its steps diverged, as far as that was kept."""
+    checks = []
+    if "acceptance_rate" in chains.sample_stats:
+        rates = chains.sample_stats["acceptance_rate"].double().mean(1).cpu().numpy()
+        stuck = np.flatnonzero(~(rates > _MIN_ACCEPTANCE_RATE))
+        reason = f"{named('chain', stuck)}: acceptance rate zero or not a number, no proposal was accepted"
+        detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
+        checks.append(Check("acceptance rate", detail, (reason,) if len(stuck) else ()))
+    if "diverging" in chains.sample_stats:
+        counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
+        steps = f"{count(int(counts.sum()), 'step')} diverged"
+        remedy = "the density bends too sharply there for the step size: raise target_accept_prob, or reparametrise"
+        reason = f"{steps}, in {named('chain', np.flatnonzero(counts))}: {remedy}"
+        checks.append(Check("divergences", steps, (reason,) if counts.any() else ()))
+    return checks
+
+
+def _bfmi(chains: Chains) -> tuple[float, ...]:
+    """E-BFMI of each chain; empty where no energies were kept."""
+    energy = chains.sample_stats.get("energy")
+    if energy is None or chains.num_samples < _MIN_DRAWS:
+        return ()
+    return tuple(float(value) for value in import_arviz().bfmi(energy.detach().cpu().double().numpy()))
+
+
+def _check_bfmi(bfmi: tuple[float, ...]) -> Check:
+    low = [index for index, value in enumerate(bfmi) if not value >= MIN_BFMI]
+    lowest = min(bfmi, key=lambda value: -math.inf if math.isnan(value) else value)
+    detail = f"lowest {lowest:.2f}, {MIN_BFMI} needed"
+    remedy = "the energy moves too slowly to reach the tails: reparametrise, or run longer"
+    reason = f"{named('chain', low)}: E-BFMI {lowest:.2f} is not {MIN_BFMI} or more, {remedy}"
+    return Check("E-BFMI", detail, (reason,) if low else ())
+
+
+def _check_rhat(summaries: Iterable[ParameterSummary], parameters: Mapping[str, Array]) -> Check:
+    """Whether the chains agree with one another and each half of them with the other."""
+    rhats = {summary.name: summary.rhat for summary in summaries}
+    missing = [name for name, rhat in rhats.items() if math.isnan(rhat)]
+    failed = sorted((name for name, rhat in rhats.items() if rhat >= MAX_RHAT), key=lambda name: -rhats[name])
+    reasons = [f"{name}: R-hat {rhats[name]:.3f}, {_disagreement(parameters[name])}" for name in failed[:MAX_NAMED]]
+    if len(failed) > MAX_NAMED:
+        reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an R-hat of {MAX_RHAT} or more")
+    if missing:
+        reasons.append(f"{named('parameter', missing)}: R-hat is not a number")
+    worst = max(rhats, key=lambda name: math.inf if math.isnan(rhats[name]) else rhats[name])
+    return Check("R-hat", f"largest {rhats[worst]:.3f} ({worst}), below {MAX_RHAT} needed", tuple(reasons))
+
+
+def _disagreement(values: Array) -> str:
+    """What a large R-hat of these draws comes from, in words."""
+    sd, half = float(values.std()), values.shape[1] // 2
+    shifts = (values[:, -half:].mean(1) - values[:, :half].mean(1)) / sd
+    shift = float(shifts.mean())
+    means, sds = values.mean(1), values.std(1)
+    spread = float(means.max() - means.min()) / sd
+    if abs(shift) > 0.3 and abs(shift) > 4 * float(shifts.std()) / math.sqrt(len(shifts)):
+        side = "above" if shift > 0 else "below"
+        return f"drift: second halves lie {abs(shift):.1f} standard deviations {side} first halves, warm up longer"
+    if spread > 0.3:
+        low, high = int(means.argmin()), int(means.argmax())
+        return f"the chains disagree: mean {means[low]:.3g} in chain {low}, {means[high]:.3g} in chain {high}"
+    if sds.max() > 1.2 * sds.min():
+        low, high = int(sds.argmin()), int(sds.argmax())
+        return f"the chains differ in spread: {sds[low]:.3g} in chain {low}, {sds[high]:.3g} in chain {high}"
+    return "the chains are too short for how slowly they move"
+
+
+def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
+    """Whether the draws are worth enough independent ones for the other statistics to be trusted."""
+    needed = MIN_ESS_PER_CHAIN * num_chains
+    smallest = {item.name: min(item.ess_bulk, item.ess_tail) for item in summaries}
+    missing = [name for name, ess in smallest.items() if math.isnan(ess)]
+    failed = sorted((item for item in summaries if smallest[item.name] < needed), key=lambda item: smallest[item.name])
+    reasons = [
+        f"{item.name}: bulk ESS {item.ess_bulk:,.0f} and tail ESS {item.ess_tail:,.0f}, {needed:,} needed, run longer"
+        for item in failed[:MAX_NAMED]
+    ]
+    if len(failed) > MAX_NAMED:
+        reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an ESS below {needed:,}")
+    if missing:
+        reasons.append(f"{named('parameter', missing)}: ESS is not a number")
+    worst = min(smallest, key=lambda name: -math.inf if math.isnan(smallest[name]) else smallest[name])
+    return Check("ESS", f"smallest {smallest[worst]:,.0f} ({worst}), {needed:,} needed", tuple(reasons))

@@ -1,0 +1,49 @@
+"""Draws of chains, coordinate by coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_mbde._runtime import message
+from pyro_mbde.sampling.chains import Chains
+
+Array = NDArray[np.float64]
+
+
+def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dict[str, Array]:
+    """Returns the draws coordinate by coordinate, each of shape ``(num_chains, num_samples)``, as ``x[0,1]``.
+
+    Args:
+        chains: the chains.
+        sites: names of the sites; all by default.
+
+    Raises:
+        TypeError: ``chains`` is no :class:`~pyro_mbde.Chains`, or ``sites`` no list of names.
+        ValueError: there are no draws, or no site of that name.
+    """
+    if not isinstance(chains, Chains):
+        raise TypeError(message("chains", "be Chains, as run_mcmc returns them", type(chains).__name__))
+    if isinstance(sites, str):
+        raise TypeError(message("sites", "be a list of names", sites, f"Write [{sites!r}]."))
+    shapes = {name: tuple(value.shape) for name, value in chains.draws.items()}
+    if not shapes or any(0 in shape or len(shape) < 2 for shape in shapes.values()):
+        raise ValueError(message("chains.draws", "hold a draw of each site at least", shapes))
+    if len({shape[:2] for shape in shapes.values()}) > 1:
+        raise ValueError(message("chains.draws", "be of as many chains and draws for each site", shapes))
+    parameters: dict[str, Array] = {}
+    for site in shapes if sites is None else sites:
+        if site not in shapes:
+            raise ValueError(message("sites", f"be among {', '.join(shapes)}", site))
+        parameters |= coordinates(site, chains.draws[site], 2)
+    return parameters
+
+
+def coordinates(site: str, draws: Tensor, num_leading: int) -> dict[str, Array]:
+    """The draws of a site, coordinate by coordinate, with their leading dimensions."""
+    values = draws.detach().cpu().double().numpy()
+    indices = np.ndindex(values.shape[num_leading:])
+    return {f"{site}[{','.join(map(str, i))}]" if i else site: values[(..., *i)] for i in indices}
