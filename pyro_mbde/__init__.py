@@ -19,6 +19,7 @@ from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
 from pyro_mbde.sampling.independence import IndependenceSampler, total_variation_bound
 from pyro_mbde.sampling.kernels import LockstepRandomWalk
 from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
+from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
@@ -46,9 +47,11 @@ __all__ = [
     "TotalCost",
     "WeakLearner",
     "compose",
+    "exact_posterior",
     "fresh_chains",
     "mixing_report",
     "plot_mixing",
+    "posterior_guarantee",
     "private_draws",
     "resume_mcmc",
     "run_mcmc",

@@ -15,9 +15,17 @@ import torch
 from densities import make_density, normal
 from torch import Tensor, nn
 
-from pyro_mbde import Bounds, DensityRatio, Guarantee, MollifiedExpFamily, private_draws, run_mcmc
+from pyro_mbde import (
+    Bounds,
+    DensityRatio,
+    Guarantee,
+    MollifiedExpFamily,
+    exact_posterior,
+    posterior_guarantee,
+    private_draws,
+    run_mcmc,
+)
 from pyro_mbde.mollifier import LOG_2, Certificate, skewed_bounds
-from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
 
 
 class Table(nn.Module):
