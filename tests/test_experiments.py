@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
-from pyro_mbde.experiments import bench_certificate, bench_gain, figures
+from pyro_mbde.experiments import bench_certificate, bench_chains, bench_gain, figures
 from pyro_mbde.experiments.bench import main
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
@@ -53,6 +53,8 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in bench_gain.A_PRIORI:
         monkeypatch.setitem(bench_gain.A_PRIORI, name, quick)
     quick_ratio = partial(DensityRatio, weak_learner=learner, ensemble_size=1)
+    monkeypatch.setattr(bench_chains, "MBDE", quick)
+    monkeypatch.setattr(bench_chains, "_PROBLEMS", {"ring-tight": ring_tight})
     for module in (bench_gain, bench_certificate, figures, sys.modules["pyro_mbde.experiments.bench"]):
         monkeypatch.setattr(module, "DensityRatio", quick_ratio)
 
@@ -69,7 +71,7 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["certificate", "--trials", "2"], "of 2 at delta = 0.05"),
         (["attack"], "million equal rows"),
-        (["draws", "--num-draws", "100", "--repeats", "1"], "effective draws/s, ratio"),
+        (["chains", "--quick", "--repeats", "1"], "lockstep, 1,024 chains"),
     ],
 )
 @pytest.mark.usefixtures("quick_systems")

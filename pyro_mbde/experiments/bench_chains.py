@@ -14,6 +14,8 @@ import pyro
 import torch
 from pyro.infer import HMC, MCMC, NUTS
 from pyro.infer.mcmc.rwkernel import RandomWalkKernel
+from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from tqdm import tqdm
 
@@ -21,10 +23,13 @@ from pyro_mbde._runtime import import_arviz, single_thread
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
 from pyro_mbde.sampling.mcmc import run_mcmc
+from pyro_mbde.sampling.target import density_target
 from pyro_mbde.training.mbde import MBDE
 
 # Pyro leaves these unannotated.
 _MCMC: Any = MCMC
+_initialize_model: Any = initialize_model
+_potential_grad: Any = potential_grad
 _STOCK: dict[str, Any] = {"random_walk": RandomWalkKernel, "hmc": HMC, "nuts": NUTS}
 #: Steps of one chain: to adapt in, and kept. Enough for an effective sample size of some hundreds.
 _STEPS = {"random_walk": (500, 4000), "hmc": (200, 200), "nuts": (200, 200)}
@@ -52,6 +57,8 @@ def chains(repeats: int, quick: bool) -> None:
                     for way, run in ways.items():
                         speeds[way].append(run())
                 _report(f"{name}, epsilon {epsilon:g}", speeds)
+                stock, ours = _gradient_seconds(fitted)
+                click.echo(f"energy and gradient: stock {1e6 * stock:.0f} us, ours {1e6 * ours:.0f} us")
 
 
 def _ways(density: MollifiedExpFamily, share: float) -> dict[str, Callable[[], float]]:
@@ -95,6 +102,25 @@ def _ways(density: MollifiedExpFamily, share: float) -> dict[str, Callable[[], f
     ways["independence, 64 chains"] = partial(ours, "independence", 64, 10, 2000)
     ways["exact"] = exact
     return ways
+
+
+def _gradient_seconds(density: MollifiedExpFamily, num_evaluations: int = 200) -> tuple[float, float]:
+    """Median seconds of an energy and its gradient: of the model as stock kernels see it, and of ours."""
+
+    def model() -> Tensor:
+        return pyro.sample("x", density)
+
+    target = density_target(density)
+    params = {name: value[0] for name, value in target.starts(1).items()}
+    seconds: tuple[list[float], list[float]] = ([], [])
+    with pyro.validation_enabled(False):
+        stock = _initialize_model(model)[1]
+        for _ in range(num_evaluations):
+            for potential_fn, times in zip((stock, target.potential_fn), seconds, strict=True):
+                start = time.perf_counter()
+                _potential_grad(potential_fn, dict(params))
+                times.append(time.perf_counter() - start)
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
 def _effective(run: Callable[[], Tensor]) -> float:
