@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -162,8 +163,10 @@ def test_inside_a_worker_chains_run_one_after_the_other(plane: MollifiedExpFamil
 
 
 SCRIPT = """
+import signal
 import pyro, pyro.distributions as dist
 from pyro_mbde import run_mcmc
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell is started without
 print("start", flush=True)
 chains = run_mcmc(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), "nuts", {num_samples}, 50, 2, seed=0, progress=False,
                   num_workers=2)
@@ -186,10 +189,14 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
     process = start_script(tmp_path / "script.py", 10**7)
     assert process.stdout is not None
-    assert process.stdout.readline() == "start\n"
-    time.sleep(4)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-    output, errors = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "start\n"
+        time.sleep(6)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+        output, errors = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     shape = tuple(int(part) for part in output.strip("()\n ").split(","))
     assert shape[0] == 2, errors
     assert shape[1] > 10
