@@ -22,8 +22,14 @@ NUM_SAMPLES = {
     "nuts": {"hierarchy": 400, "default": 400},
     "independence": {"default": 1000},
 }
+SLOW = {
+    ("hmc", "on a box"),
+    ("nuts", "on a box"),
+    ("nuts", "density itself"),
+    *((kernel, "hierarchy") for kernel in KERNELS),
+}
 CASES = [
-    pytest.param(kernel, problem, marks=[pytest.mark.slow] if problem == "hierarchy" else [])
+    pytest.param(kernel, problem, marks=[pytest.mark.slow] if (kernel, problem) in SLOW else [])
     for kernel in KERNELS
     for problem in PROBLEMS
     if kernel != "independence" or problem == "density itself"

@@ -262,7 +262,7 @@ def test_chains_of_a_fitted_density() -> None:
     assert chains.density is density
     report = mixing_report(chains)
     assert report.checks[-1].outcome == "ok", report.failures
-    assert len(report.deviations) == 31
+    assert len(report.deviations) == 43
     base = by_hand(density.base_dist.sample(SHAPE), density)
     assert mixing_report(base).checks[-1].outcome == "FAILED"
     assert mixing_report(base, reference=density.base_dist).passed
@@ -469,3 +469,54 @@ def test_a_density_without_exact_draws() -> None:
     assert "skipped exact draws: the density cannot be drawn from exactly" in str(report)
     with pytest.raises(ValueError, match="reference must be a distribution that can be drawn from"):
         mixing_report(by_hand(torch.randn(SHAPE)), reference=density)
+
+
+def test_what_a_model_fixes_is_no_frozen_chain() -> None:
+    """A Cholesky factor's zeros and its corner are the same in every draw."""
+    draws = dist.LKJCholesky(3, 1.5).sample((4, 1000))
+    report = mixing_report(Chains({"factor": draws}, {}, (1, 2, 3, 4), 0, "nuts"))
+    assert report.passed, report.failures
+    assert {parameter.name for parameter in report.parameters} == {
+        "factor[1,0]",
+        "factor[1,1]",
+        "factor[2,0]",
+        "factor[2,1]",
+        "factor[2,2]",
+    }
+
+
+@pytest.mark.parametrize("kind", ["outliers", "few outliers", "clamped"])
+def test_tails_that_are_not_the_targets(kind: str) -> None:
+    draws = torch.randn(4, 1000)
+    if kind == "clamped":
+        draws = draws.clamp(-2.5, 2.5)
+    else:
+        share = 0.01 if kind == "outliers" else 0.005
+        draws = torch.where(torch.rand_like(draws) < share, 1e6, draws)
+    report = mixing_report(Chains({"x": draws}, {}, (1, 2, 3, 4), 0, "nuts", dist.Normal(0.0, 1.0)))
+    assert any("wrong target" in reason for reason in report.failures)
+
+
+@pytest.mark.parametrize("kind", ["first half", "reversed", "shifted"])
+def test_chains_that_share_draws(kind: str) -> None:
+    draws = torch.randn(4, 1000, 2)
+    if kind == "first half":
+        draws[:, :500] = draws[0, :500]
+    elif kind == "reversed":
+        draws[1] = draws[0].flip(0)
+    else:
+        draws[1] = draws[0].roll(1, 0)
+    report = mixing_report(Chains({"x": draws}, {}, (1, 2, 3, 4), 0, "nuts"))
+    assert any("share draws of x, so they are not independent" in reason for reason in report.failures)
+
+
+def test_hand_made_chains_that_are_none() -> None:
+    with pytest.raises(TypeError, match="must be real numbers"):
+        mixing_report(Chains({"x": torch.zeros(4, 9, dtype=torch.complex64)}, {}, (1,), 0, "nuts"))
+    with pytest.raises(ValueError, match="must be of as many chains and draws"):
+        mixing_report(Chains({"x": torch.randn(4, 9)}, {"lp": torch.zeros(4)}, (1,), 0, "nuts"))
+    with pytest.raises(ValueError, match="hold 100 finite draws or more"):
+        mixing_report(Chains({"x": torch.randn(4, 9)}, {}, (1,), 0, "nuts"), reference={"x": torch.tensor(1.0)})
+    odd = Chains({"x\n\x1b[31m": torch.randn(4, 9)}, {}, (1,), 0, "nuts")
+    assert "\x1b" not in str(mixing_report(odd))
+    assert not mixing_report(Chains({"x": torch.rand(4, 900) < 0.5}, {}, (1, 2, 3, 4), 0, "nuts")).failures

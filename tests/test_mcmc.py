@@ -322,6 +322,27 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
         ({"model": dist.Normal(torch.zeros(2), 1.0)}, ValueError, "model must have an empty batch shape"),
         ({"model": lambda: None}, ValueError, "model must have a continuous latent site"),
         ({"kernel": "independence"}, TypeError, "model must be a MollifiedExpFamily for the independence kernel"),
+        (
+            {"kernel": "nuts", "kernel_options": {"step_size": math.nan}},
+            ValueError,
+            "step_size must be finite",
+        ),
+        ({"kernel": "hmc", "kernel_options": {"trajectory_length": math.inf}}, ValueError, "trajectory_length must be"),
+        (
+            {"kernel": "nuts", "kernel_options": {"target_accept_prob": 2.0}},
+            ValueError,
+            "target_accept_prob must",
+        ),
+        ({"kernel": "nuts", "kernel_options": {"max_tree_depth": 0}}, ValueError, "max_tree_depth must be at least 1"),
+        (
+            {"kernel": "nuts", "kernel_options": {"foo": 1}},
+            TypeError,
+            "kernel_options must be options of nuts",
+        ),
+        ({"kernel_options": 5}, TypeError, "kernel_options must be a dict"),
+        ({"model_kwargs": 5}, TypeError, "model_kwargs must be a dict"),
+        ({"initial_values": torch.zeros(4, 2)}, TypeError, "initial_values must be a dict of tensors"),
+        ({"model": dist.Normal}, TypeError, "model must be a distribution or a Pyro model"),
         ({"num_workers": 0}, ValueError, "num_workers must be at least 1"),
         ({"kernel_options": {"init_step_size": 0.0}}, ValueError, "init_step_size must be finite and above 0"),
     ],
@@ -329,6 +350,49 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
 def test_arguments(arguments: dict[str, object], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         run_mcmc(**{"model": normal(2), "progress": False, **arguments})  # type: ignore[arg-type]
+
+
+def test_a_distribution_of_torch_itself() -> None:
+    density = torch.distributions.Normal(torch.tensor(1.0), torch.tensor(2.0))
+    chains = run_mcmc(density, "lockstep_random_walk", 300, 100, 32, seed=0, progress=False)
+    assert float(chains.draws["x"].mean()) == pytest.approx(1.0, abs=0.3)
+
+
+def test_hmc_makes_as_many_steps_as_it_is_told() -> None:
+    count = [0]
+
+    class Counting(torch.nn.Module):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            count[0] += 1
+            return value[..., :1]
+
+    density = MollifiedExpFamily(normal(2), Counting(), torch.tensor([0.1]), 0.0)
+    evaluations = {}
+    for num_steps in (1, 5):
+        density.statistics.forward = Counting().forward  # type: ignore[method-assign]
+        count[0] = 0
+        options = {"num_steps": num_steps, "adapt_step_size": False, "step_size": 0.1}
+        run_mcmc(density, "hmc", 10, 0, 1, seed=0, progress=False, kernel_options=options, num_workers=1)
+        evaluations[num_steps] = count[0]
+    assert evaluations[5] - evaluations[1] == 10 * 4
+
+
+def test_chains_are_resumed_on_their_own_target_alone(skewed: MollifiedExpFamily) -> None:
+    chains = run_mcmc(skewed, "nuts", 5, 5, 2, seed=0, progress=False)
+    with pytest.raises(ValueError, match="model must be the one that the chains ran on"):
+        resume_mcmc(chains, 5, model=normal(2))
+    with pytest.raises(ValueError, match="model must be the one that the chains ran on"):
+        resume_mcmc(chains, 5, model=normal(3))
+    other = run_mcmc(skewed, "independence", 5, 5, 2, seed=0, progress=False)
+    with pytest.raises(ValueError, match="model must be the one that the chains ran on"):
+        resume_mcmc(other, 5, model=make_density(normal(2), epsilon=5.0))
+    assert resume_mcmc(chains, 5, model=skewed, progress=False).num_samples == 10
+
+
+def test_values_of_another_type_are_no_starts() -> None:
+    density = make_density(dist.Categorical(torch.ones(3)))
+    with pytest.raises(ValueError, match="initial_values.'x'. must be of the density's type"):
+        run_mcmc(density, "independence", 5, 5, 2, progress=False, initial_values={"x": torch.tensor([0.0, 1.5])})
 
 
 def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:

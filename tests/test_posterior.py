@@ -333,6 +333,15 @@ def test_a_finite_base() -> None:
     assert posterior.log_normalizer.standard_error == 0
 
 
+def test_a_posterior_that_leaves_out_some_of_the_prior() -> None:
+    """Where it has mass it is right up to a constant: only draws of the prior show that the rest is missing."""
+    q = make_density(dist.Uniform(0.0, 1.0))
+    part = dist.Uniform(0.2, 0.3)
+    with pytest.raises(ValueError, match="base_posterior must be the base times the likelihood"):
+        exact_posterior(q, part, log_likelihood=lambda z: torch.zeros(len(z)))
+    exact_posterior(q, part, log_likelihood=lambda z: torch.where((z >= 0.2) & (z <= 0.3), 0.0, -torch.inf))
+
+
 def test_against_nuts() -> None:
     base, base_posterior, _, _ = conjugates()["normal"]
     q = make_density(base, epsilon=3.0, link="tanh")

@@ -11,7 +11,9 @@ import pytest
 import torch
 from densities import BASES, CONTINUOUS, make_density, normal
 
-from pyro_mbde.sampling.target import Target, density_target, model_target
+from pyro_mbde import mixing_report, run_mcmc
+from pyro_mbde.sampling.model_target import model_target
+from pyro_mbde.sampling.target import Target, density_target
 
 
 @pytest.fixture(autouse=True)
@@ -235,3 +237,97 @@ def test_the_density_as_a_prior_is_vectorised() -> None:
     energies = target.batched_potential_fn(starts)
     single = [target.potential_fn({"centre": value}) for value in starts["centre"]]
     assert torch.allclose(energies, torch.stack(single), atol=1e-4)
+
+
+def with_dynamic_support() -> None:
+    high = pyro.sample("high", dist.Uniform(0.0, 1.0))
+    pyro.sample("below", dist.Uniform(0.0, high))
+
+
+def with_a_latent_in_a_branch() -> None:
+    x = pyro.sample("x", dist.Normal(0.0, 1.0))
+    if x > 0:
+        pyro.sample("y", dist.Normal(x, 1.0))
+
+
+def with_a_shape_of_its_own() -> None:
+    size = pyro.sample("x", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 2 if size > 0 else 3):
+        pyro.sample("y", dist.Normal(0.0, 1.0))
+
+
+def with_a_subsample() -> None:
+    with pyro.plate("rows", 10, subsample_size=3):
+        pyro.sample("x", dist.Normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        (with_dynamic_support, "site 'below' must have a support that does not depend on other sites"),
+        (with_a_latent_in_a_branch, "model must have the same latent sites in every run, got model='sometimes y'"),
+        (with_a_shape_of_its_own, "site 'y' must have the same shape in every run"),
+        (with_a_subsample, "model must have no subsampled plates for a Markov chain"),
+        (lambda: pyro.sample("angle", dist.VonMises(3.0, 1.0)), "site 'angle' must not be an angle for a Markov chain"),
+    ],
+)
+def test_models_whose_chains_would_be_wrong(model: Callable[[], object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        model_target(model, (), {})
+
+
+def test_a_rare_branch_is_found_under_way() -> None:
+    def model() -> None:
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        if x > 5:
+            pyro.sample("y", dist.Normal(0.0, 1.0))
+
+    target = model_target(model, (), {})
+    with pytest.raises(ValueError, match="model must have the same latent sites in every run"):
+        target.potential_fn(target.unconstrain({"x": torch.tensor(6.0)}))
+
+
+def test_branches_of_what_is_observed_are_no_matter() -> None:
+    def model() -> None:
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("kind", -x if x > 0 else x)
+        low = torch.zeros(())
+        pyro.sample("u", dist.Uniform(low, low + 2))
+
+    assert model_target(model, (), {}).starts(3)["u"].shape == (3,)
+
+
+def test_a_density_of_angles() -> None:
+    for density in (dist.VonMises(3.0, 1.0), make_density(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)))):
+        with pytest.raises(ValueError, match="model must not be an angle"):
+            density_target(density)
+
+
+@pytest.mark.parametrize("kind", ["obs_mask", "mask", "off"])
+def test_what_is_masked_out_is_a_standard_normal(kind: str) -> None:
+    """No term of the model holds such an entry; without one it would run away."""
+    seen = torch.tensor([True, False, True, False])
+
+    def model() -> None:
+        with pyro.plate("rows", 4):
+            if kind == "obs_mask":
+                pyro.sample("y", dist.Normal(3.0, 2.0), obs=torch.zeros(4), obs_mask=seen)
+            elif kind == "mask":
+                pyro.sample("y_unobserved", dist.Normal(3.0, 2.0).mask(~seen))
+            else:
+                pyro.sample("y_unobserved", dist.Normal(3.0, 2.0).mask(False))
+
+    idle = seen if kind != "off" else torch.ones(4, dtype=torch.bool)
+    target = model_target(model, (), {})
+    start = {"y_unobserved": torch.zeros(4)}
+    moved = {"y_unobserved": 2.0 * torch.eye(4)}
+    rise = torch.stack(
+        [target.potential_fn({"y_unobserved": point}) for point in moved["y_unobserved"]]
+    ) - target.potential_fn(start)
+    assert torch.allclose(rise[idle], torch.tensor(2.0), atol=1e-4)
+    values = target.constrain(moved)["y_unobserved"].diagonal()
+    origin = target.constrain(start)["y_unobserved"]
+    expected = dist.Normal(3.0, 2.0).log_prob(origin) - dist.Normal(3.0, 2.0).log_prob(values)
+    assert torch.allclose(rise[~idle], expected[~idle], atol=1e-4)
+    chains = run_mcmc(model, "lockstep_random_walk", 4000, 300, 16, seed=0, progress=False)
+    assert mixing_report(chains).passed

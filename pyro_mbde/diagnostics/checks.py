@@ -21,6 +21,8 @@ MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100
 MIN_BFMI = 0.3
 #: A split chain's autocorrelation can be estimated from this many draws on.
 _MIN_DRAWS = 4
+#: Share of a chain's values that others may have as well, by coincidence in float32.
+_MAX_SHARED, _MAX_TOLD_APART = 0.1, 500_000
 #: Mean acceptance probability of a chain that is taken for none.
 _MIN_ACCEPTANCE_RATE = 1e-6
 
@@ -72,6 +74,8 @@ def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: i
     """
     check_seed(seed)
     parameters = scalar_parameters(chains)
+    fixed = _fixed(parameters)
+    parameters = {name: values for name, values in parameters.items() if name not in fixed}
     finite = all(bool(np.isfinite(values).all()) for values in parameters.values())
     with seeded(seed), single_thread(), torch.no_grad(), np.errstate(all="ignore"):
         exact = exact_draws(chains, reference)
@@ -138,9 +142,16 @@ def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
         reasons.append(f"{name}: {count(int(where.sum()), 'draw')} NaN or infinite, in {which}")
     if len(broken) > MAX_NAMED:
         reasons.append(f"{len(broken) - MAX_NAMED:,} more parameters with NaN or infinite draws")
-    reasons += _frozen(parameters) if chains.num_samples > 1 else []
+    reasons += _frozen(parameters) if chains.num_samples > 1 and parameters else []
     reasons += _duplicates(chains)
     return Check("draws", "see below" if reasons else "finite, moving, no chain like another", tuple(reasons))
+
+
+def _fixed(parameters: Mapping[str, Array]) -> set[str]:
+    """Coordinates that the model fixes, as the zeros of a triangular matrix: the same in all chains, others not."""
+    fixed = {name for name, values in parameters.items() if len(values) > 1 and values.min() == values.max()}
+    sites = {name.partition("[")[0] for name in set(parameters) - fixed}
+    return {name for name in fixed if name.partition("[")[0] in sites}
 
 
 def _frozen(parameters: Mapping[str, Array]) -> list[str]:
@@ -177,7 +188,32 @@ def _duplicates(chains: Chains) -> list[str]:
             groups.setdefault(rows.tobytes(), []).append(index)
     repeats = [same for same in groups.values() if len(same) > 1]
     reasons += [f"{named('chain', same)}: equal draws, so they are one chain" for same in repeats[:MAX_NAMED]]
-    return reasons
+    return reasons if reasons else _shared(chains)
+
+
+def _shared(chains: Chains) -> list[str]:
+    """Reasons for chains that have many draws in common, in whatever order; of continuous sites, where none recur."""
+    for site, draws in chains.draws.items():
+        if not draws.is_floating_point() or bool((draws == draws.round()).all()):
+            continue
+        rows = draws.detach().cpu().double().reshape(chains.num_chains, chains.num_samples, -1).numpy()
+        for column in range(rows.shape[-1]):
+            own = [np.unique(rows[index, :, column]) for index in range(chains.num_chains)]
+            if min(len(values) for values in own) < _MIN_DRAWS:
+                continue
+            shared, times = np.unique(np.concatenate(own), return_counts=True)
+            often = shared[times > 1]
+            shares = [np.isin(values, often).mean() for values in own]
+            copies = np.flatnonzero(np.array(shares) > _MAX_SHARED)
+            if len(copies) > 1 and len(shared) < _MAX_TOLD_APART and not _coarse(rows[..., column]):
+                return [f"{named('chain', copies)}: share draws of {site}, so they are not independent"]
+            break  # one moving coordinate is enough
+    return []
+
+
+def _coarse(values: Array) -> bool:
+    """Whether there are so few different values that chains may well share some."""
+    return len(np.unique(values)) < values.size / 20
 
 
 def _may_recur(rows: Array, num_chains: int) -> bool:

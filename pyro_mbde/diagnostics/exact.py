@@ -23,15 +23,17 @@ Reference = Distribution | Mapping[str, Tensor]
 _FALSE_ALARM_RATE = 1e-3
 #: Effective draws from which on shares are compared: with fewer, their own number is too uncertain.
 _MIN_ESS_TO_TEST = 50
-_LEVELS, _SPREAD_LEVELS, _PRODUCT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95), (0.5, 0.9), (0.25, 0.5, 0.75)
+#: The outermost ones see outliers and tails that are cut off.
+_LEVELS = (0.001, 0.005, 0.05, 0.25, 0.5, 0.75, 0.95, 0.995, 0.999)
+_SPREAD_LEVELS, _PRODUCT_LEVELS = (0.5, 0.9), (0.25, 0.5, 0.75)
 #: Coordinates up to which each pair is tested for dependence; beyond, this many random directions are.
 _MAX_PAIRWISE, _NUM_DIRECTIONS = 12, 32
 #: Exact draws, and how many numbers they may hold.
 _NUM_EXACT_DRAWS, _MAX_VALUES = 50_000, 5_000_000
 #: Which draws a share counts, in the words of a report.
-_BELOW_AT = "at or below the exact {level:.0%} quantile, {at:.3g}"
-_BELOW_PRODUCT = "at or below the exact {level:.0%} quantile of the product of their normal scores"
-_MIDDLE = "in the middle {level:.0%} of exact draws"
+_BELOW_AT = "at or below the exact {percent:g}% quantile, {at:.3g}"
+_BELOW_PRODUCT = "at or below the exact {percent:g}% quantile of the product of their normal scores"
+_MIDDLE = "in the middle {percent:g}% of exact draws"
 _CHUNK = 2**15  # points whose densities are evaluated at a time
 
 
@@ -54,7 +56,12 @@ def exact_draws(chains: Chains, reference: Reference | None) -> ExactDraws | str
             event_shape = tuple(chains.draws[site].shape[2:])
             if not isinstance(draws, Tensor):
                 raise TypeError(message(f"reference[{site!r}]", "be a tensor", type(draws).__name__))
-            if tuple(draws.shape[1:]) != event_shape or len(draws) < 100 or not torch.isfinite(draws).all():
+            if (
+                draws.dim() < 1
+                or tuple(draws.shape[1:]) != event_shape
+                or len(draws) < 100
+                or not torch.isfinite(draws).all()
+            ):
                 constraint = f"hold 100 finite draws or more, shape (n, {', '.join(map(str, event_shape))})"
                 raise ValueError(message(f"reference[{site!r}]", constraint, tuple(draws.shape)))
         if not density or len({len(draws) for draws in density.values()}) > 1:
@@ -203,7 +210,7 @@ def _shares(
         deviations.append(
             Deviation(
                 subject,
-                event.format(level=level, at=at),
+                event.format(percent=100 * level, at=at),
                 share,
                 expected,
                 math.sqrt(expected * (1 - expected) / num_effective),

@@ -34,6 +34,14 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
         raise ValueError(message("chains.draws", "hold a draw of each site at least", shapes))
     if len({shape[:2] for shape in shapes.values()}) > 1:
         raise ValueError(message("chains.draws", "be of as many chains and draws for each site", shapes))
+    for name, value in chains.draws.items():
+        if value.is_complex():
+            raise TypeError(message(f"chains.draws[{name!r}]", "be real numbers", value.dtype))
+    for name, value in chains.sample_stats.items():
+        if value.shape != next(iter(shapes.values()))[:2]:
+            raise ValueError(
+                message(f"chains.sample_stats[{name!r}]", "be of as many chains and draws", tuple(value.shape))
+            )
     parameters: dict[str, Array] = {}
     for site in shapes if sites is None else sites:
         if site not in shapes:
@@ -46,4 +54,5 @@ def coordinates(site: str, draws: Tensor, num_leading: int) -> dict[str, Array]:
     """The draws of a site, coordinate by coordinate, with their leading dimensions."""
     values = draws.detach().cpu().double().numpy()
     indices = np.ndindex(values.shape[num_leading:])
+    site = site if site.isprintable() else repr(site)
     return {f"{site}[{','.join(map(str, i))}]" if i else site: values[(..., *i)] for i in indices}

@@ -23,11 +23,14 @@ class ChainState(NamedTuple):
         params: last unconstrained parameters, per site.
         adaptation: what the kernel learned in warmup, as ``step_size``.
         generator: state of torch's generator after the last step.
+        lp: log-density of ``params``, shape ``(num_chains,)``, by which the target is recognised; ``None`` before the
+            first step.
     """
 
     params: dict[str, Tensor]
     adaptation: dict[str, Any]
     generator: Tensor
+    lp: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

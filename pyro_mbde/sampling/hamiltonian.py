@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from pyro.infer import HMC, NUTS
 from torch import Tensor
 
+from pyro_mbde._runtime import check_count, check_number
 from pyro_mbde.sampling.target import Params
 
 # Pyro leaves these unannotated. What they know of a step they keep in private attributes, which is why the project
 # names the Pyro versions that it has been tested with.
 _HMC: Any = HMC
 _NUTS: Any = NUTS
+
+
+def check_options(options: dict[str, Any]) -> None:
+    """Raises for options that would make HMC or NUTS stand still, run for ever or divide by zero.
+
+    Raises:
+        TypeError: a value is of the wrong kind.
+        ValueError: a value is out of its range.
+    """
+    for name in ("step_size", "trajectory_length"):
+        if options.get(name) is not None:
+            check_number(name, options[name], "be finite and above 0", lambda value: 0 < value < math.inf)
+    if "target_accept_prob" in options:
+        rate = options["target_accept_prob"]
+        check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
+    for name in ("num_steps", "max_tree_depth"):
+        if options.get(name) is not None:
+            check_count(name, options[name])
 
 
 class _Recording:

@@ -166,7 +166,7 @@ class IndependenceSampler(MCMCKernel):
         bound = total_variation_bound(self.q.bounds, self._steps_before + self._t)
         base: Any = self.q.base_dist
         return {
-            "lp": base.log_prob(self._state.values) + self._state.tilts,
+            "lp": base.log_prob(self._state.values) + self._state.tilts - self.q.log_normalizer.value,
             "acceptance_rate": self.accept_prob,
             "total_variation": torch.full((self.num_chains,), bound, dtype=torch.float64),
         }

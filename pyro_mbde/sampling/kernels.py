@@ -13,7 +13,8 @@ from pyro.ops.dual_averaging import DualAveraging
 from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_flag, check_number, message
-from pyro_mbde.sampling.target import Params, Potential, model_target
+from pyro_mbde.sampling.model_target import model_target
+from pyro_mbde.sampling.target import Params, Potential
 
 _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 

@@ -29,11 +29,12 @@ from pyro_mbde._runtime import (
 )
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.sampling.chains import Chains, ChainState
-from pyro_mbde.sampling.hamiltonian import RecordingHMC, RecordingNUTS
+from pyro_mbde.sampling.hamiltonian import RecordingHMC, RecordingNUTS, check_options
 from pyro_mbde.sampling.independence import IndependenceSampler
 from pyro_mbde.sampling.kernels import LockstepRandomWalk
+from pyro_mbde.sampling.model_target import model_target
 from pyro_mbde.sampling.runs import Chunk, Harvest, Run, run_in_turns
-from pyro_mbde.sampling.target import Params, Target, density_target, model_target
+from pyro_mbde.sampling.target import Params, Target, density_target
 from pyro_mbde.sampling.workers import WorkerSilentError, run_in_workers, why_not_parallel
 
 potential_grad: Any = _potential_grad  # Pyro leaves it unannotated
@@ -114,6 +115,8 @@ def run_mcmc(
     words = np.random.SeedSequence(entropy).generate_state(num_runs, np.uint64)
     seeds = tuple(int(word) % 2**63 for word in words)
     with single_thread(), with_gradients():
+        if kernel_options is not None and not isinstance(kernel_options, Mapping):
+            raise TypeError(message("kernel_options", "be a dict", kernel_options))
         sampling = _prepare(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
         given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
         states = []
@@ -139,7 +142,8 @@ def resume_mcmc(
 ) -> Chains:
     """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
 
-    The draws are those that a longer run would have made.
+    The draws are those that a longer run would have made; but for those, after an interrupt, that the chains which were
+    ahead of the others had made already, which are left out.
 
     Args:
         chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
@@ -155,7 +159,8 @@ def resume_mcmc(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: the chains carry no state, the model is missing or has other sites, or as for :func:`run_mcmc`.
+        ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
+            :func:`run_mcmc`.
 
     Example:
         >>> import pyro.distributions as dist
@@ -177,6 +182,7 @@ def resume_mcmc(
         if set(sampling.names) != set(chains.draws):
             sites = ", ".join(chains.draws)
             raise ValueError(message("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names)))
+        sampling.check_states(chains.states)
         more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
     return replace(
         chains,
@@ -210,12 +216,16 @@ class _Sampling:
 
     def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
         """Turns values of the sites into starts, or raises."""
+        if not isinstance(values, Mapping):
+            raise TypeError(message("initial_values", "be a dict of tensors, one a site", type(values).__name__))
         if set(values) != set(self.names):
             raise ValueError(message("initial_values", f"have the sites {', '.join(self.names)}", ", ".join(values)))
         like = self.starts(1)
         starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
         shapes = {name: (num_chains, *value.shape[1:]) for name, value in self.constrain(like).items()}
         for name, shape in shapes.items():
+            if not torch.equal(starts[name].double(), torch.as_tensor(values[name]).double()) and self.target is None:
+                raise ValueError(message(f"initial_values[{name!r}]", "be of the density's type", values[name]))
             if tuple(starts[name].shape) != shape:
                 raise ValueError(message(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape)))
         inside = [self._support(name).check(value).reshape(num_chains, -1).all(-1) for name, value in starts.items()]
@@ -229,6 +239,22 @@ class _Sampling:
             raise ValueError(message("initial_values", "have a density above 0 in every chain", wrong[:5], remedy))
         return starts
 
+    def check_states(self, states: tuple[ChainState, ...]) -> None:
+        """Raises if the log-density of chains' states is not what it was: the target is another one."""
+        for state in states:
+            try:
+                lp = self._log_density(state.params)
+            except RuntimeError:  # of another shape
+                lp = torch.full_like(cast("Tensor", state.lp), math.nan)
+            if not torch.allclose(lp.double(), cast("Tensor", state.lp).double(), rtol=1e-3, atol=1e-2):
+                remedy = "Its log-density is another where the chains stopped."
+                raise ValueError(message("model", "be the one that the chains ran on", "another", remedy))
+
+    def _log_density(self, params: Params) -> Tensor:
+        if self.target is None:
+            return cast("Distribution", self.density).log_prob(params["x"])
+        return self.target.log_density(params)
+
     def _support(self, name: str) -> Any:
         return cast("Any", self.density).support if self.target is None else self.target.supports[name]
 
@@ -238,6 +264,15 @@ class _Sampling:
 
     def build(self) -> Any:
         """Builds a kernel, not yet started."""
+        try:
+            return self._build()
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            option = str(error).rpartition(" ")[2]
+            raise TypeError(message("kernel_options", f"be options of {self.kernel}", option)) from None
+
+    def _build(self) -> Any:
         if self.target is None:
             return IndependenceSampler(cast("MollifiedExpFamily", self.density), **self.options)
         if self.kernel in ("random_walk", "lockstep_random_walk"):
@@ -246,7 +281,8 @@ class _Sampling:
         if self.kernel == "nuts":
             return RecordingNUTS(potential_fn=self.target.potential_fn, **self.options)
         # A quarter of the period of a unit normal: half of it or all of it, Pyro's default, returns to the start.
-        return RecordingHMC(potential_fn=self.target.potential_fn, **{"trajectory_length": math.pi / 2, **self.options})
+        length = {} if "num_steps" in self.options else {"trajectory_length": math.pi / 2}
+        return RecordingHMC(potential_fn=self.target.potential_fn, **{**length, **self.options})
 
 
 def _prepare(
@@ -258,8 +294,12 @@ def _prepare(
 ) -> _Sampling:
     if not isinstance(model_args, tuple | list):
         raise TypeError(message("model_args", "be a tuple", type(model_args).__name__))
-    if not callable(model):
+    if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
+        raise TypeError(message("model_kwargs", "be a dict", model_kwargs))
+    if not (callable(model) or isinstance(model, Distribution)) or isinstance(model, type):
         raise TypeError(message("model", "be a distribution or a Pyro model", model))
+    if kernel in ("hmc", "nuts"):
+        check_options(options)
     if kernel == "independence":
         if not isinstance(model, MollifiedExpFamily):
             raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", model))

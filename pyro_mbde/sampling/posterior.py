@@ -192,18 +192,26 @@ def _check_density(q: MollifiedExpFamily) -> None:
 def _check_likelihood(
     q: MollifiedExpFamily, base: Distribution, draws: Tensor, log_likelihood: Callable[[Tensor], Tensor]
 ) -> None:
-    """Raises if log q0 + log L - log (base posterior) is not the same number at all draws of the base posterior."""
+    """Raises if log q0 + log L - log (base posterior) is not the same number wherever there is prior or posterior."""
     if not callable(log_likelihood):
         raise TypeError(message("log_likelihood", "be a function of the latent", log_likelihood))
+    prior_draws = reference_draws(q.base_dist).to(draws)
+    draws = torch.cat([draws, prior_draws])
     likelihoods = torch.as_tensor(log_likelihood(draws))
     if likelihoods.shape != draws.shape[:1]:
         constraint = f"map latents of shape {tuple(draws.shape)} to {tuple(draws.shape[:1])}"
         raise ValueError(message("log_likelihood", constraint, tuple(likelihoods.shape)))
     prior = draws.to(q.device, q.dtype) if draws.is_floating_point() else draws.to(q.device)
     terms = [log_prob.double().cpu() for log_prob in (q.base_dist.log_prob(prior), likelihoods, base.log_prob(draws))]
+    # Both may be without density, where the likelihood is 0.
+    nowhere = torch.isneginf(terms[0] + terms[1]) & torch.isneginf(terms[2])
+    terms = [term[~nowhere] for term in terms]
     log_evidence = terms[0] + terms[1] - terms[2]
-    tolerance = _LOG_DENSITY_TOLERANCE * (1 + max(float(term.abs().max()) for term in terms))
-    spread = float(log_evidence.max() - log_evidence.min())
-    if not spread <= tolerance:  # NaN where a likelihood is
+    sizes = torch.stack(terms).nan_to_num(0.0, 0.0, 0.0).abs().max(0).values
+    tolerance = _LOG_DENSITY_TOLERANCE * (1 + sizes)
+    middle = log_evidence[: len(log_evidence) // 2].median()
+    wrong = ~((log_evidence - middle).abs() <= tolerance)  # NaN where a likelihood is
+    if bool(wrong.any()):
+        spread = float(log_evidence[wrong].sub(middle).abs().max())
         remedy = "log q0 + log_likelihood - log base_posterior must be a constant; it varies by that many nats."
         raise ValueError(message("base_posterior", "be the base times the likelihood", round(spread, 6), remedy))

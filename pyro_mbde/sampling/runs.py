@@ -88,9 +88,10 @@ class Run:
     def state(self) -> ChainState:
         """Returns where the run stopped, with a leading dimension of chains."""
         params = {name: value.detach() for name, value in self._params.items()}
+        lp = self.kernel.stats()["lp"].detach()
         if self.single:
-            params = {name: value.unsqueeze(0) for name, value in params.items()}
-        return ChainState(params, self.kernel.adaptation, self._generator)
+            params, lp = {name: value.unsqueeze(0) for name, value in params.items()}, lp.unsqueeze(0)
+        return ChainState(params, self.kernel.adaptation, self._generator, lp)
 
 
 @contextmanager

@@ -8,27 +8,19 @@ from typing import Any
 
 import pyro
 import torch
-from pyro import poutine
-from pyro.infer.autoguide.initialization import InitMessenger
-from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import Distribution, TransformedDistribution, biject_to
 
-from pyro_mbde._runtime import message, seeded
+from pyro_mbde._runtime import message
 from pyro_mbde.base import Spread, reference_draws, spread_of_draws, support_of
 from pyro_mbde.distribution import MollifiedExpFamily
-
-_initialize_model: Any = initialize_model  # Pyro leaves these unannotated
-_InitMessenger: Any = InitMessenger
-_poutine: Any = poutine
 
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
 
-#: Draws of a model's prior that its location and scale are computed from.
-_NUM_PRIOR_DRAWS = 64
 #: Draws of the prior that a start with a finite energy is sought among.
 _MAX_TRIES = 100
+_CIRCULAR = ("VonMises", "SineBivariateVonMises", "SineSkewed", "VonMises3D", "ProjectedNormal")
 #: Scales from the middle beyond which no density need be computable: trajectories that diverge pass there.
 _FAR = 30.0
 
@@ -83,7 +75,9 @@ class Target:
             energy = vectorized(params)
         except RuntimeError as error:
             remedy = f"Use another kernel, one chain at a time. torch.vmap says: {str(error).splitlines()[0]}"
-            raise ValueError(message("model", "be one that torch.vmap can vectorise", "another", remedy)) from error
+            raise ValueError(
+                message("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
+            ) from error
         return self._settle(energy, params)
 
     def constrain(self, params: Params) -> Params:
@@ -106,7 +100,7 @@ class Target:
         Raises:
             ValueError: none was found, or an energy is NaN.
         """
-        starts = _stack([self.draw() for _ in range(num_starts)])
+        starts = stack([self.draw() for _ in range(num_starts)])
         for _ in range(_MAX_TRIES):
             wrong = ~self.finite(starts)
             if not bool(wrong.any()):
@@ -119,12 +113,16 @@ class Target:
 
     def finite(self, params: Params) -> Tensor:
         """Whether each of ``num_chains`` points has a finite energy; bool ``(num_chains,)``."""
+        return torch.isfinite(self.log_density(params))
+
+    def log_density(self, params: Params) -> Tensor:
+        """Returns the log-density of ``num_chains`` points, one after the other if need be; shape ``(num_chains,)``."""
         with torch.no_grad(), pyro.validation_enabled(False):
             if self.is_batched:
-                return torch.isfinite(self.batched_potential_fn(params))
+                return -self.batched_potential_fn(params)
             count = next(iter(params.values())).shape[0]
             points = ({name: value[index] for name, value in params.items()} for index in range(count))
-            return torch.stack([torch.isfinite(self.potential_fn(point)) for point in points])
+            return -torch.stack([self.potential_fn(point) for point in points])
 
     def _settle(self, energy: Tensor, params: Params) -> Tensor:
         """Turns NaN into +inf far out and outside the supports, where rounding makes it; an error elsewhere."""
@@ -154,7 +152,8 @@ def _all(condition: Tensor, shape: torch.Size) -> Tensor:
     return condition.reshape(*shape, -1).all(-1)
 
 
-def _stack(points: list[Params]) -> Params:
+def stack(points: list[Params]) -> Params:
+    """Stacks points into parameters with a leading dimension."""
     return {name: torch.stack([point[name] for point in points]) for name in points[0]}
 
 
@@ -186,6 +185,7 @@ def density_target(density: Distribution) -> Target:
         raise ValueError(message("model", "have continuous support for this kernel", density, remedy))
     if density.batch_shape:
         raise ValueError(message("model", "have an empty batch shape", tuple(density.batch_shape)))
+    check_not_circular(density, "model")
     fitted = density if isinstance(density, MollifiedExpFamily) else None
     base: Any = density if fitted is None else fitted.base_dist
     transform: Any = biject_to(support)
@@ -218,105 +218,10 @@ def density_target(density: Distribution) -> Target:
     return Target(potential_fn, True, {"x": support}, {"x": transform}, {"x": Spread(loc, scale)}, draw, blame, bound)
 
 
-def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-    """A Pyro model's posterior, discrete sites summed out, in coordinates in which its prior has unit scale.
-
-    The prior's location and scale come from draws with a seed of their own, so that they are always the same.
-
-    Args:
-        model: a Pyro model with a continuous latent site.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        The target, for one point at a time.
-
-    Raises:
-        ValueError: there is no continuous latent site, or a discrete one that cannot be enumerated.
-    """
-    tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
-    with seeded(0), pyro.validation_enabled(False):
-        try:
-            _, enumerated_potential_fn, inverses, prototype = _initialize_model(
-                model,
-                model_args=args,
-                model_kwargs=kwargs,
-                max_plate_nesting=_plate_nesting(tracer.get_trace(*args, **kwargs)),
-                init_strategy=_init_to_prior,
-                initial_params={},
-            )
-        except NotImplementedError as error:
-            remedy = f"Sum the others out. {str(error).splitlines()[0]}"
-            constraint = "have latent sites that are continuous or can be enumerated"
-            raise ValueError(message("model", constraint, model, remedy)) from error
-        if not inverses:
-            raise ValueError(message("model", "have a continuous latent site to sample", model))
-
-        def prior_draw() -> Params:
-            with pyro.validation_enabled(False):
-                trace = tracer.get_trace(*args, **kwargs)
-            return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in inverses.items()}
-
-        prior = _stack([prior_draw() for _ in range(_NUM_PRIOR_DRAWS)])
-    spread = {}
-    for name, draws in prior.items():
-        flat = spread_of_draws(draws.reshape(len(draws), -1))
-        spread[name] = Spread(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
-    supports = {name: prototype.nodes[name]["fn"].support for name in inverses}
-    transforms = {name: inverse.inv for name, inverse in inverses.items()}
-
-    def locate(params: Params) -> Params:
-        return {name: spread[name].loc + spread[name].scale * value for name, value in params.items()}
-
-    def plain_potential_fn(points: Params) -> Tensor:
-        values = {name: transforms[name](point) for name, point in points.items()}
-        log_prob: Tensor = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs).log_prob_sum()
-        for name, point in points.items():
-            log_prob = log_prob + transforms[name].log_abs_det_jacobian(point, values[name]).sum()
-        return -log_prob
-
-    # Pyro's own potential runs the model under its handler for discrete sites also where there are none, which takes
-    # time and which torch.vmap cannot see through.
-    is_enumerated = any(site["fn"].has_enumerate_support for _, site in prototype.iter_stochastic_nodes())
-    at = enumerated_potential_fn if is_enumerated else plain_potential_fn
-
-    def raw(params: Params) -> Tensor:
-        energy: Tensor = at(locate(params))
-        return energy
-
-    def draw() -> Params:
-        return {name: (value - spread[name].loc) / spread[name].scale for name, value in prior_draw().items()}
-
-    def blame(params: Params) -> str:
-        values = {name: transforms[name](point) for name, point in locate(params).items()}
-        with pyro.validation_enabled(False):
-            trace = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs)
-            trace.compute_log_prob()
-        wrong = [
-            name
-            for name, node in trace.nodes.items()
-            if node["type"] == "sample" and bool(torch.isnan(node["log_prob"]).any())
-        ]
-        sites = " and ".join(f"site {name!r}" for name in wrong) or "the model"
-        return message(f"log-density of {sites}", "be a number", torch.nan, f"There, {describe_point(values)}.")
-
-    return Target(raw, False, supports, transforms, spread, draw, blame)
-
-
-def _plate_nesting(trace: Any) -> int:
-    """Returns how many dimensions the plates of a model take."""
-    sites = (node for node in trace.nodes.values() if node["type"] == "sample")
-    return max((-frame.dim for site in sites for frame in site["cond_indep_stack"] if frame.vectorized), default=0)
-
-
-def _init_to_prior(site: Any = None) -> Any:
-    """Pyro's initialisation at a draw of the prior; where that is improper, uniform in (-2, 2), unconstrained."""
-    if site is None:
-        return _init_to_prior
-    try:
-        value = site["fn"].sample().detach()
-    except NotImplementedError:
-        transform: Any = biject_to(site["fn"].support)
-        value = transform(4 * torch.rand(transform.inverse_shape(site["fn"].shape())) - 2)
-    value._pyro_custom_init = False
-    return value
+def check_not_circular(distribution: Any, name: str) -> None:
+    """Raises for distributions of angles: their densities repeat, so that they are improper on the real line."""
+    while hasattr(distribution, "base_dist") and not isinstance(distribution, TransformedDistribution):
+        distribution = distribution.base_dist
+    if type(distribution).__name__ in _CIRCULAR:
+        remedy = "Draw from it exactly, or use a transformed normal in its place."
+        raise ValueError(message(name, "not be an angle for a Markov chain", type(distribution).__name__, remedy))
