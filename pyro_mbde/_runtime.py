@@ -77,6 +77,20 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
 
 
+def generator_states() -> tuple[torch.Tensor, ...]:
+    """Returns the states of torch's generators: the CPU's, then those of CUDA devices, if any was used."""
+    cuda: Any = torch.cuda  # torch leaves it unannotated
+    return (torch.get_rng_state(), *(cuda.get_rng_state_all() if cuda.is_initialized() else ()))
+
+
+def set_generator_states(states: tuple[torch.Tensor, ...]) -> None:
+    """Puts the states of torch's generators back."""
+    cuda: Any = torch.cuda
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        cuda.set_rng_state_all(list(states[1:]))
+
+
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Runs the block on one intra-op thread: small matrices lose far more than they gain on several."""

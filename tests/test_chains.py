@@ -33,9 +33,9 @@ def make_chains(num_chains: int = 4, num_samples: int = 100, **sites: torch.Tens
 
 def test_pickling() -> None:
     density = make_density(normal(2))
-    state = ChainState({"x": torch.zeros(4, 2)}, {"step_size": 0.5}, torch.get_rng_state())
+    state = ChainState({"x": torch.zeros(4, 2)}, {"step_size": 0.5}, (torch.get_rng_state(),))
     chains = Chains(
-        {"x": density.sample((4, 10))}, {"lp": torch.zeros(4, 10)}, (1, 2, 3, 4), 5, "hmc", density, (state,)
+        {"x": density.sample((4, 10))}, {"lp": torch.zeros(4, 10)}, (1, 2, 3, 4), 5, "hmc", density, states=(state,)
     )
     copy = pickle.loads(pickle.dumps(chains))
     assert torch.equal(copy.draws["x"], chains.draws["x"])

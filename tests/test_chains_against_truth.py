@@ -12,17 +12,19 @@ from truths import LEVELS, PROBLEMS, Problem
 
 from pyro_mbde import Chains, run_mcmc
 from pyro_mbde.diagnostics.parameters import scalar_parameters
-from pyro_mbde.sampling.mcmc import KERNELS
+from pyro_mbde.sampling.plan import KERNELS
 
 #: Draws of each of four chains: enough for an effective sample size of 400 and more.
 NUM_SAMPLES = {
     "random_walk": {"hierarchy": 8000, "default": 2000},
     "lockstep_random_walk": {"hierarchy": 8000, "default": 2000},
-    "hmc": {"hierarchy": 600, "default": 400},
-    "nuts": {"hierarchy": 400, "default": 400},
+    "hmc": {"default": 800},
+    "nuts": {"default": 800},
     "independence": {"default": 1000},
 }
 SLOW = {
+    ("nuts", "normal mean"),
+    ("nuts", "skewed rate"),
     ("hmc", "on a box"),
     ("nuts", "on a box"),
     ("nuts", "density itself"),

@@ -57,6 +57,15 @@ def test_a_model_through_pyro_alone() -> None:
     assert bool((draws["rate"] > 0).all())
 
 
+def test_given_starts_are_in_the_sites_own_coordinates() -> None:
+    def model() -> None:
+        pyro.sample("height", dist.Normal(170.0, 10.0))
+
+    kernel = LockstepRandomWalk(model, init_step_size=1e-3, adapt_step_size=False)
+    mcmc = run(kernel, 2, 0, initial_params={"height": torch.tensor([171.0, 150.0])})
+    assert torch.allclose(mcmc.get_samples()["height"][0], torch.tensor([171.0, 150.0]), atol=0.5)
+
+
 @pytest.mark.parametrize("num_chains", [1, 4, 300])
 @pytest.mark.parametrize("pooled", [True, False])
 def test_scales_and_steps_are_learned(num_chains: int, pooled: bool) -> None:

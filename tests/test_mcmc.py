@@ -13,7 +13,8 @@ import torch
 from densities import BASES, make_density, normal
 
 from pyro_mbde import Chains, MollifiedExpFamily, resume_mcmc, run_mcmc
-from pyro_mbde.sampling.mcmc import KERNELS, TOGETHER
+from pyro_mbde.sampling.mcmc import TOGETHER
+from pyro_mbde.sampling.plan import KERNELS
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,7 @@ def test_seeds_and_starts(skewed: MollifiedExpFamily, kernel: str) -> None:
 
     state = torch.get_rng_state()
     first = run(7)
+    run_mcmc(skewed, kernel, 2, 2, 3, seed=1, progress=False, initial_values={"x": torch.zeros(3, 2)})
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first.draws["x"], run(7).draws["x"])
     assert first.seeds == run(7).seeds
@@ -252,7 +254,11 @@ def test_chains_start_where_they_are_told(kernel: str) -> None:
     chains = run_mcmc(
         density, kernel, 1, 0, 3, seed=0, progress=False, initial_values={"x": starts}, kernel_options=options
     )
-    if kernel != "independence":
+    if kernel == "independence":  # a proposal moves all of a chain or nothing; most are accepted at this epsilon
+        stayed = (chains.draws["x"][:, 0] == starts).all(-1)
+        moved = (chains.draws["x"][:, 0] != starts).all(-1)
+        assert bool((stayed | moved).all())
+    else:
         assert torch.allclose(chains.draws["x"][:, 0], starts, atol=0.01)
 
 
@@ -337,7 +343,7 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
         (
             {"kernel": "nuts", "kernel_options": {"foo": 1}},
             TypeError,
-            "kernel_options must be options of nuts",
+            "kernel_options must be among .*max_tree_depth",
         ),
         ({"kernel_options": 5}, TypeError, "kernel_options must be a dict"),
         ({"model_kwargs": 5}, TypeError, "model_kwargs must be a dict"),

@@ -215,7 +215,7 @@ def test_posterior_guarantee_of_a_calibrated_density_is_a_priori() -> None:
     assert torch.allclose(posterior.log_prob(grid).double(), expected, atol=2e-3)
     assert torch.equal(posterior.tilt(grid), q.tilt(grid))
     draws = private_draws(posterior, 20_000, progress=False)
-    assert kolmogorov_distance(draws, grid, expected.exp()) < 1.95 / math.sqrt(20_000)  # exceeded once in 1,000
+    assert kolmogorov_distance(draws, grid, expected.exp()) < 2.8 / math.sqrt(20_000)  # exceeded once in 3 million
 
 
 def kolmogorov_distance(draws: Tensor, grid: Tensor, density: Tensor) -> float:
@@ -274,7 +274,7 @@ def test_conjugate_posteriors_of_one_dimension(name: str) -> None:
     likely = expected > -20
     assert float((posterior.log_prob(grid).double() - expected)[likely].abs().max()) < error
     draws = private_draws(posterior, 10_000, progress=False)
-    assert kolmogorov_distance(draws, grid, expected.exp()) < 1.95 / 100
+    assert kolmogorov_distance(draws, grid, expected.exp()) < 2.8 / 100
     assert posterior.guarantee == posterior_guarantee(q)
     assert posterior.log_normalizer.standard_error > 0
 

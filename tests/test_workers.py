@@ -21,7 +21,7 @@ import torch
 from densities import make_density, normal
 
 from pyro_mbde import MollifiedExpFamily, resume_mcmc, run_mcmc
-from pyro_mbde.sampling import workers
+from pyro_mbde.sampling import mcmc, workers
 from pyro_mbde.sampling.workers import WorkerError
 
 PARENT = os.getpid()
@@ -101,8 +101,8 @@ def test_a_worker_killed_from_outside_is_an_error_within_seconds(plane: Mollifie
 
 
 def test_a_hanging_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_MIN_PATIENCE", 1.0)
-    monkeypatch.setattr(workers, "_EVALUATIONS_OF_PATIENCE", 1)
+    monkeypatch.setattr(mcmc, "_MIN_PATIENCE", 1.0)
+    monkeypatch.setattr(mcmc, "_STEPS_OF_PATIENCE", 0)
     model = child_only(lambda: time.sleep(3600), after=100)
     with pytest.warns(UserWarning, match=r"Chains run one after the other: a worker said nothing for 1 s\."):
         chains = run_mcmc(model, "random_walk", 100, 50, 2, seed=3, progress=False, num_workers=2)
@@ -134,13 +134,17 @@ def test_an_error_that_cannot_be_pickled_reaches_the_caller_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "value", "reason"),
-    [("platform", "darwin", "only Linux can fork"), ("platform", "win32", "only Linux can fork")],
+    "reason", ["only Linux can fork", "a process that uses CUDA", "this process is itself a worker"]
 )
 def test_one_plain_sentence_where_workers_are_not_safe(
-    monkeypatch: pytest.MonkeyPatch, plane: MollifiedExpFamily, attribute: str, value: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, plane: MollifiedExpFamily, reason: str
 ) -> None:
-    monkeypatch.setattr(workers.sys, attribute, value)  # type: ignore[attr-defined]  # the module that it imported
+    if "Linux" in reason:
+        monkeypatch.setattr(sys, "platform", "darwin")
+    elif "CUDA" in reason:
+        monkeypatch.setattr(workers, "_uses_cuda", lambda: True)
+    else:
+        monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.warns(UserWarning, match=f"Chains run one after the other: {reason}"):
         run_mcmc(plane, "random_walk", 5, 5, 2, progress=False, num_workers=2)
     run_mcmc(plane, "random_walk", 5, 5, 2, progress=False)  # nobody asked for workers: no warning
@@ -160,6 +164,49 @@ def test_inside_a_worker_chains_run_one_after_the_other(plane: MollifiedExpFamil
     expected = run_mcmc(plane, "random_walk", 5, 5, 2, seed=1, progress=False).draws["x"]
     assert torch.equal(torch.tensor(receiver.recv()), expected)
     process.join()
+
+
+def test_a_walk_needs_no_gradients() -> None:
+    def model() -> None:
+        x = pyro.sample("x", dist.Normal(0.0, 1.0))
+        pyro.factor("other", torch.tensor(float(x.numpy()) ** 2 / -2))
+
+    chains = run_mcmc(model, "random_walk", 20, 20, 2, seed=0, progress=False, num_workers=2)
+    assert chains.draws["x"].shape == (2, 20)
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    process = start_script(tmp_path / "script.py", 10**7)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "start\n"
+        deadline = time.monotonic() + 60
+        while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        workers_of_it = children_of(process.pid)
+        assert len(workers_of_it) == 2
+        time.sleep(1)
+        process.kill()
+        process.wait()
+        while any(is_running(child) for child in workers_of_it) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not any(is_running(child) for child in workers_of_it)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and is more than an entry that nobody has collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 SCRIPT = """

@@ -6,14 +6,10 @@ import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import import_arviz, seeded, single_thread
@@ -22,6 +18,11 @@ from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_o
 from pyro_mbde.diagnostics.parameters import Array, scalar_parameters
 from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
 from pyro_mbde.sampling.chains import Chains
+
+if TYPE_CHECKING:  # imported where used: it takes a while
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Told apart by people with colour-blindness, and in grey by their lightness and line styles.
 _COLORS = ("#0b3c6f", "#d55e00", "#3fa7d6", "#8a8a00")
@@ -84,6 +85,9 @@ def plot_mixing(
     num_rows = len(shown) + (energy is not None)
     caption = _caption(report)
     heights = 0.7 + _ROW_HEIGHT * num_rows, 0.25 + 0.18 * len(caption)  # inches, of the panels and of the caption
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained", facecolor="white")
     panels: Any = figure.subfigures(2, 1, height_ratios=heights)
     body, foot = panels
@@ -170,6 +174,8 @@ def _select(values: Array) -> list[int]:
 def _chain_handles(selected: list[int]) -> list[Line2D]:
     """Lines for a legend of the chains."""
     looks = zip(selected, _COLORS, _STYLES, strict=False)
+    from matplotlib.lines import Line2D
+
     return [Line2D([], [], color=color, linestyle=style, label=f"chain {index}") for index, color, style in looks]
 
 
@@ -330,5 +336,7 @@ def _draw_bfmi(axis: Axes, bfmi: tuple[float, ...]) -> None:
     axis.plot(bfmi, color=_INK, linestyle="", marker="o", markersize=5 if len(bfmi) <= 20 else 2)
     highest = max([value for value in bfmi if math.isfinite(value)], default=1.0)
     axis.set(xlabel="chain", ylabel="E-BFMI", ylim=(0, 1.35 * max(highest, 2 * MIN_BFMI)))
+    from matplotlib.ticker import MaxNLocator
+
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(**_LEGEND)

@@ -7,9 +7,10 @@ import math
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Rows of a table, names in a list, columns of a terminal.
 _MAX_ROWS, MAX_NAMED, _WIDTH = 20, 3, 100
@@ -133,6 +134,8 @@ class MixingReport:
 
     def to_frame(self) -> pd.DataFrame:
         """Returns the summaries of all parameters as a table, one row a parameter."""
+        import pandas as pd
+
         return pd.DataFrame(self.parameters, columns=ParameterSummary._fields).set_index("name")
 
     @property

@@ -22,14 +22,14 @@ class ChainState(NamedTuple):
     Attributes:
         params: last unconstrained parameters, per site.
         adaptation: what the kernel learned in warmup, as ``step_size``.
-        generator: state of torch's generator after the last step.
+        generators: states of torch's generators after the last step, the CPU's first.
         lp: log-density of ``params``, shape ``(num_chains,)``, by which the target is recognised; ``None`` before the
             first step.
     """
 
     params: dict[str, Tensor]
     adaptation: dict[str, Any]
-    generator: Tensor
+    generators: tuple[Tensor, ...]
     lp: Tensor | None = None
 
 
@@ -42,15 +42,18 @@ class Chains:
     Attributes:
         draws: per site, shape ``(num_chains, num_samples, *event_shape)``, in the site's own space.
         sample_stats: per statistic, shape ``(num_chains, num_samples)``: ``lp`` (log-density of the unconstrained
-            parameters, up to a constant), ``acceptance_rate``, and by kernel ``step_size``, ``energy`` and
-            ``diverging`` (HMC and NUTS), ``total_variation`` (independence: a bound on the distance of the draw's law
-            from the target).
+            parameters, up to a constant; for the independence kernel of the draw itself), ``acceptance_rate`` (of each
+            proposal; where a bound rejects, 0 or more than the probability, which it is on average), and by kernel
+            ``step_size``, ``energy`` (where the trajectory starts) and ``diverging`` (HMC and NUTS),
+            ``total_variation`` (independence: a bound on the distance of the draw's law from the target).
         seeds: seed of each chain; one for all where chains are advanced together.
         warmup_steps: steps made before, which adapted the kernel and are not kept.
         kernel: name of the kernel.
         density: the distribution that was sampled, whose exact draws the chains can be tested against; ``None`` for a
             model.
-        states: where each chain, or group of chains advanced together, stopped; to resume from.
+        kernel_options: options that the kernel was given.
+        states: where each chain, or group of chains advanced together, stopped; to resume from. As sensitive as the
+            draws.
     """
 
     draws: dict[str, Tensor]
@@ -59,6 +62,7 @@ class Chains:
     warmup_steps: int
     kernel: str
     density: Distribution | None = None
+    kernel_options: dict[str, Any] = field(default_factory=dict)
     states: tuple[ChainState, ...] = field(default=(), repr=False)
 
     @property

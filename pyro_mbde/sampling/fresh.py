@@ -14,10 +14,10 @@ from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.independence import (
     IndependenceState,
     independence_step,
-    tilt_apart,
     total_variation_bound,
 )
 from pyro_mbde.sampling.private import random_source
+from pyro_mbde.sampling.rejection import tilt_apart
 
 
 class FreshDraws(NamedTuple):
@@ -39,7 +39,7 @@ def fresh_chains(
 ) -> FreshDraws:
     r"""Runs one Metropolis chain for each draw, from a fresh draw of the base, and returns the last states alone.
 
-    Unlike exact draws, they take the same work whatever the table was: ``num_draws`` times ``num_steps`` proposals. The
+    Unlike exact draws, they take as many proposals whatever the table was: ``num_draws`` times ``num_steps``. The
     chains propose fresh draws of the base (:func:`~pyro_mbde.sampling.independence.independence_step`), so any base
     will do.
 
@@ -83,7 +83,7 @@ def fresh_chains(
         single_thread(),
     ):
         starts = source.propose(num_draws)
-        state = IndependenceState(starts, tilt_apart(q, starts))
+        state = IndependenceState(starts, tilt_apart(q.tilt, starts))
         for _ in range(num_steps):
             state, _ = independence_step(q, source, state)
             bar.update()
@@ -95,13 +95,13 @@ def fresh_guarantee(bounds: Bounds) -> Guarantee:
 
     Let the kernel K leave q invariant, start at :math:`\mu_0 = Q_0`, and run for n steps fixed beforehand.
 
-    **Lemma.** :math:`|\log \mu_n / q_0| \le R` everywhere.
+    **Lemma.** :math:`|\log \mu_n / q_0| \le R` almost everywhere.
 
     *Proof.* Let :math:`h_n = \mu_n / q`. With :math:`K^*(y, dx)` the reversed kernel, :math:`q(x) K(x, dy) = q(y)
     K^*(y, dx)`, itself a Markov kernel because K leaves q invariant, one step gives
 
     .. math::
-        \mu_{n+1}(y) = \int q(x)\, h_n(x)\, K(x, y)\, dx = q(y) \int h_n(x)\, K^*(y, dx) ,
+        \mu_{n+1}(dy) = \int q(x)\, h_n(x)\, K(x, dy)\, dx = q(y)\, dy \int h_n(x)\, K^*(y, dx) ,
 
     so :math:`h_{n+1}(y)` is an average of :math:`h_n`, and no step takes it out of the interval it starts in. There,
     :math:`h_0 = q_0 / q = e^{\phi - f} \in [e^{\phi - hi}, e^{\phi - lo}]`. Hence :math:`\mu_n / q_0 = h_n\, e^{f -

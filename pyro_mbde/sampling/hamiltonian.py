@@ -45,7 +45,7 @@ class _Recording:
     _energy = 0.0
     _rate = 0.0
     _mean = 0.0
-    _restored: dict[str, Any] = {}
+    _restored: dict[str, Any] | None = None
 
     @property
     def adaptation(self: Any) -> dict[str, Any]:
@@ -106,7 +106,9 @@ class RecordingHMC(_Recording, _HMC):  # type: ignore[misc]  # Pyro's class is u
     @property
     def num_steps(self) -> int:
         """Leapfrog steps of a trajectory."""
-        return min(int(super().num_steps), _MAX_LEAPFROG_STEPS)
+        # Rounded, where Pyro cuts off: a step of 0.8 makes two steps of pi/2, not one.
+        num_steps = round(float(self.trajectory_length) / float(self.step_size))
+        return max(1, min(num_steps, _MAX_LEAPFROG_STEPS))
 
 
 class RecordingNUTS(_Recording, _NUTS):  # type: ignore[misc]  # Pyro's class is unannotated

@@ -13,7 +13,7 @@ from torch import Tensor
 from pyro_mbde._runtime import check_count, message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds
-from pyro_mbde.sampling.rejection import RandomSource, TorchSource
+from pyro_mbde.sampling.rejection import RandomSource, TorchSource, tilt_apart
 from pyro_mbde.sampling.target import Params
 
 
@@ -63,10 +63,19 @@ class IndependenceState(NamedTuple):
 def independence_step(
     q: MollifiedExpFamily, source: RandomSource, state: IndependenceState
 ) -> tuple[IndependenceState, Tensor]:
-    """Moves every chain by one step; returns where they are and the probability with which each move was accepted."""
+    """Moves every chain by one step.
+
+    Args:
+        q: the fitted density.
+        source: randomness for proposals and acceptance.
+        state: where the chains are.
+
+    Returns:
+        Where they are now, and the probability with which each proposal was accepted, shape ``(num_chains,)``.
+    """
     num_chains = len(state.values)
     proposals = source.propose(num_chains)
-    tilts = tilt_apart(q, proposals)
+    tilts = tilt_apart(q.tilt, proposals)
     accept_prob = (tilts - state.tilts).clamp(max=0).exp()
     accepted = source.uniforms(num_chains).to(accept_prob.device) < accept_prob
     shape = (num_chains,) + (1,) * (state.values.dim() - 1)
@@ -74,21 +83,19 @@ def independence_step(
     return IndependenceState(values, torch.where(accepted, tilts, state.tilts)), accept_prob
 
 
-def tilt_apart(q: MollifiedExpFamily, values: Tensor) -> Tensor:
-    """Returns the tilt without letting it touch the randomness that chains are moved by."""
-    with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return q.tilt(values)
-
-
 class IndependenceSampler(MCMCKernel):
     """Metropolis-Hastings with the base as its proposal, for many chains at once, on any base, discrete ones included.
 
     Nothing is adapted and no gradient is needed. How far its states are from the target is bounded by
-    :func:`total_variation_bound`, whatever the density: below 0.01 after 10 steps at R = 1. Where R is large, the bound
+    :func:`total_variation_bound`, whatever the density: about 0.01 after 10 steps at R = 1. Where R is large, the bound
     says little and the acceptance rate is low.
 
     Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``: samples of site ``x`` come out as ``(num_samples,
     num_chains, *event_shape)``. Starts at draws of the base, or at ``initial_params``, in the density's own space.
+
+    Privacy:
+        For inference and checks, not for release: a trajectory is not covered. Last states of fresh chains are:
+        :func:`~pyro_mbde.fresh_chains`. The bound is public.
 
     Args:
         q: the fitted density.
@@ -149,7 +156,7 @@ class IndependenceSampler(MCMCKernel):
     def setup(self, warmup_steps: int, *args: object, **kwargs: object) -> None:
         """Starts the chains."""
         values = self.initial_params["x"]
-        self._state = IndependenceState(values, tilt_apart(self.q, values))
+        self._state = IndependenceState(values, tilt_apart(self.q.tilt, values))
         self._warmup_steps, self._t, self._sum_rate = warmup_steps, 0, 0.0
         self.accept_prob = torch.zeros(self.num_chains)
 

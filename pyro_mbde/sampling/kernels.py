@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_flag, check_number, message
 from pyro_mbde.sampling.model_target import model_target
-from pyro_mbde.sampling.target import Params, Potential
+from pyro_mbde.sampling.target import Params, Potential, Target
 
 _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 
@@ -44,17 +44,20 @@ class LockstepRandomWalk(MCMCKernel):
     propose :math:`z + s L \xi`, each with its own :math:`\xi \sim N(0, I)`. In warmup they learn the covariance
     :math:`L L^\top` of the target from each other (all of it where there are steps enough, its diagonal elsewhere) and
     the step s by dual averaging towards the best acceptance rate, together or each for itself. Afterwards both stay as
-    they are, and the chains are independent.
+    they are, and the chains are independent, given what was learned.
 
     Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``: every parameter has a leading dimension of chains, so
     samples come out as ``(num_samples, num_chains, ...)``. With ``num_chains=1`` it is a plain random walk.
+
+    Privacy:
+        For inference and checks, not for release: trajectories are not covered by a density's guarantee.
 
     Args:
         model: a Pyro model that ``torch.vmap`` can vectorise; or
         potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
-        lower_bound_fn: a cheaper lower bound of ``potential_fn``, called as it is. Proposals that it rules out are
-            rejected without evaluating the potential, which changes no draw.
+        lower_bound_fn: a cheaper lower bound of ``potential_fn``, with the same argument. Proposals that it rules out
+            are rejected without evaluating the potential, as they would be with it.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
         init_step_size: first step s, in deviations of the target; defaults to 2.4/sqrt(d).
         target_accept_prob: acceptance rate to adapt to, in (0, 1); defaults to the best one for the dimension, 0.44 to
@@ -118,7 +121,7 @@ class LockstepRandomWalk(MCMCKernel):
 
     @property
     def initial_params(self) -> Params:
-        """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``."""
+        """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``; after setup as the kernel has them."""
         if self._initial_params is None:
             raise ValueError(message("initial_params", "be given with potential_fn", None))
         return self._initial_params
@@ -147,6 +150,8 @@ class LockstepRandomWalk(MCMCKernel):
             self.transforms = {name: _Standardized(target, name).inv for name in target.transforms}
             if self._initial_params is None:
                 self._initial_params = target.starts(self.num_chains)
+            else:
+                self._initial_params = target.standardize(self._initial_params)
         params = self.initial_params
         self.num_chains = next(iter(params.values())).shape[0]
         self._shapes = {name: value.shape[1:] for name, value in params.items()}
@@ -175,7 +180,7 @@ class LockstepRandomWalk(MCMCKernel):
         noise = torch.randn_like(position)
         direction = noise * self._factor if self._factor.dim() == 1 else noise @ self._factor.T
         proposal = position + self._step_size.reshape(-1, 1) * direction
-        limit = self._energy - torch.rand_like(self._energy).log()  # accepted below it
+        limit = self._energy + torch.empty_like(self._energy).exponential_()  # -log of a uniform; accepted below it
         energy, self.accept_prob = self._propose(proposal, limit)
         accepted = energy < limit
         position = torch.where(accepted.unsqueeze(-1), proposal, position)
@@ -296,7 +301,7 @@ class _Standardized(torch.distributions.Transform):
 
     bijective = True
 
-    def __init__(self, target: Any, name: str) -> None:
+    def __init__(self, target: Target, name: str) -> None:
         self._target, self._name = target, name
         self.domain = torch.distributions.constraints.real
         self.codomain = target.supports[name]

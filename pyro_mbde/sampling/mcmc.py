@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pyro
 import torch
-from pyro.ops.integrator import potential_grad as _potential_grad
+from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
@@ -22,24 +21,22 @@ from pyro_mbde._runtime import (
     check_choice,
     check_count,
     check_seed,
+    generator_states,
     message,
     seeded,
     single_thread,
     with_gradients,
 )
-from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.sampling.chains import Chains, ChainState
-from pyro_mbde.sampling.hamiltonian import RecordingHMC, RecordingNUTS, check_options
-from pyro_mbde.sampling.independence import IndependenceSampler
-from pyro_mbde.sampling.kernels import LockstepRandomWalk
-from pyro_mbde.sampling.model_target import model_target
+from pyro_mbde.sampling.plan import KERNELS, Sampling, prepare_sampling
 from pyro_mbde.sampling.runs import Chunk, Harvest, Run, run_in_turns
-from pyro_mbde.sampling.target import Params, Target, density_target
+from pyro_mbde.sampling.target import Target
 from pyro_mbde.sampling.workers import WorkerSilentError, run_in_workers, why_not_parallel
 
-potential_grad: Any = _potential_grad  # Pyro leaves it unannotated
+_potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
+#: Silence after which a worker is given up: in seconds, and in the longest steps of NUTS.
+_MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 #: Kernels that advance all chains together.
 TOGETHER = ("lockstep_random_walk", "independence")
 
@@ -68,6 +65,8 @@ def run_mcmc(
     A density is started at draws of its base and sampled in coordinates in which the base has unit scale; a model is
     started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
     sampled without their constraints, so that no mass is lost at an edge.
+
+    Torch's generators are the process's own: run chains in one thread at a time, or seeds will not reproduce.
 
     An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
     :func:`resume_mcmc` goes on from there, or from the end.
@@ -100,6 +99,10 @@ def run_mcmc(
             a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
         WorkerError: a worker process was killed.
 
+    References:
+        Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987. Hoffman, Gelman. The No-U-Turn sampler. 2014.
+        Those of :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
+
     Example:
         >>> import pyro.distributions as dist
         >>> chains = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=100, num_chains=2, seed=0, progress=False)
@@ -117,7 +120,7 @@ def run_mcmc(
     with single_thread(), with_gradients():
         if kernel_options is not None and not isinstance(kernel_options, Mapping):
             raise TypeError(message("kernel_options", "be a dict", kernel_options))
-        sampling = _prepare(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
+        sampling = prepare_sampling(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
         given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
         states = []
         for index, chain_seed in enumerate(seeds):
@@ -126,7 +129,7 @@ def run_mcmc(
                     starts = sampling.starts(num_chains // num_runs)
                 else:
                     starts = given if kernel in TOGETHER else {name: value[[index]] for name, value in given.items()}
-                states.append(ChainState(starts, {}, torch.get_rng_state()))
+                states.append(ChainState(starts, {}, generator_states()))
         return _collect(sampling, states, seeds, num_samples, warmup_steps, num_workers, progress)
 
 
@@ -144,6 +147,9 @@ def resume_mcmc(
 
     The draws are those that a longer run would have made; but for those, after an interrupt, that the chains which were
     ahead of the others had made already, which are left out.
+
+    Privacy:
+        As for :func:`run_mcmc`: not for release.
 
     Args:
         chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
@@ -177,8 +183,7 @@ def resume_mcmc(
     if target is None:
         raise ValueError(message("model", "be given to resume the chains of a model", model))
     with single_thread(), with_gradients():
-        options = dict(chains.states[0].adaptation["options"])
-        sampling = _prepare(target, chains.kernel, model_args, model_kwargs, options)
+        sampling = prepare_sampling(target, chains.kernel, model_args, model_kwargs, dict(chains.kernel_options))
         if set(sampling.names) != set(chains.draws):
             sites = ", ".join(chains.draws)
             raise ValueError(message("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names)))
@@ -194,123 +199,8 @@ def resume_mcmc(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Sampling:
-    """A kernel by name and what it samples: a target, or for the independence kernel a fitted density itself."""
-
-    kernel: str
-    options: dict[str, Any]
-    density: Distribution | None
-    target: Target | None
-
-    @property
-    def names(self) -> list[str]:
-        return ["x"] if self.target is None else list(self.target.transforms)
-
-    def starts(self, num_chains: int) -> Params:
-        """Starts with a leading dimension of chains."""
-        if self.target is not None:
-            return self.target.starts(num_chains)
-        base: Any = cast("MollifiedExpFamily", self.density).base_dist
-        return {"x": base.sample(torch.Size([num_chains]))}
-
-    def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
-        """Turns values of the sites into starts, or raises."""
-        if not isinstance(values, Mapping):
-            raise TypeError(message("initial_values", "be a dict of tensors, one a site", type(values).__name__))
-        if set(values) != set(self.names):
-            raise ValueError(message("initial_values", f"have the sites {', '.join(self.names)}", ", ".join(values)))
-        like = self.starts(1)
-        starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
-        shapes = {name: (num_chains, *value.shape[1:]) for name, value in self.constrain(like).items()}
-        for name, shape in shapes.items():
-            if not torch.equal(starts[name].double(), torch.as_tensor(values[name]).double()) and self.target is None:
-                raise ValueError(message(f"initial_values[{name!r}]", "be of the density's type", values[name]))
-            if tuple(starts[name].shape) != shape:
-                raise ValueError(message(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape)))
-        inside = [self._support(name).check(value).reshape(num_chains, -1).all(-1) for name, value in starts.items()]
-        usable = torch.stack(inside).all(0)
-        if self.target is not None and bool(usable.all()):
-            starts = self.target.unconstrain(starts)
-            usable = self.target.finite(starts)
-        if not bool(usable.all()):
-            wrong = (~usable).nonzero().flatten().tolist()
-            remedy = "These are the first chains that are not."
-            raise ValueError(message("initial_values", "have a density above 0 in every chain", wrong[:5], remedy))
-        return starts
-
-    def check_states(self, states: tuple[ChainState, ...]) -> None:
-        """Raises if the log-density of chains' states is not what it was: the target is another one."""
-        for state in states:
-            try:
-                lp = self._log_density(state.params)
-            except RuntimeError:  # of another shape
-                lp = torch.full_like(cast("Tensor", state.lp), math.nan)
-            if not torch.allclose(lp.double(), cast("Tensor", state.lp).double(), rtol=1e-3, atol=1e-2):
-                remedy = "Its log-density is another where the chains stopped."
-                raise ValueError(message("model", "be the one that the chains ran on", "another", remedy))
-
-    def _log_density(self, params: Params) -> Tensor:
-        if self.target is None:
-            return cast("Distribution", self.density).log_prob(params["x"])
-        return self.target.log_density(params)
-
-    def _support(self, name: str) -> Any:
-        return cast("Any", self.density).support if self.target is None else self.target.supports[name]
-
-    def constrain(self, params: Params) -> Params:
-        """Maps parameters to the sites' own spaces; leading dimensions are kept."""
-        return params if self.target is None else self.target.constrain(params)
-
-    def build(self) -> Any:
-        """Builds a kernel, not yet started."""
-        try:
-            return self._build()
-        except TypeError as error:
-            if "unexpected keyword argument" not in str(error):
-                raise
-            option = str(error).rpartition(" ")[2]
-            raise TypeError(message("kernel_options", f"be options of {self.kernel}", option)) from None
-
-    def _build(self) -> Any:
-        if self.target is None:
-            return IndependenceSampler(cast("MollifiedExpFamily", self.density), **self.options)
-        if self.kernel in ("random_walk", "lockstep_random_walk"):
-            potential_fn, lower_bound_fn = self.target.batched_potential_fn, self.target.lower_bound_fn
-            return LockstepRandomWalk(potential_fn=potential_fn, lower_bound_fn=lower_bound_fn, **self.options)
-        if self.kernel == "nuts":
-            return RecordingNUTS(potential_fn=self.target.potential_fn, **self.options)
-        # A quarter of the period of a unit normal: half of it or all of it, Pyro's default, returns to the start.
-        length = {} if "num_steps" in self.options else {"trajectory_length": math.pi / 2}
-        return RecordingHMC(potential_fn=self.target.potential_fn, **{**length, **self.options})
-
-
-def _prepare(
-    model: Distribution | Callable[..., Any],
-    kernel: str,
-    model_args: tuple[Any, ...],
-    model_kwargs: Mapping[str, Any] | None,
-    options: dict[str, Any],
-) -> _Sampling:
-    if not isinstance(model_args, tuple | list):
-        raise TypeError(message("model_args", "be a tuple", type(model_args).__name__))
-    if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
-        raise TypeError(message("model_kwargs", "be a dict", model_kwargs))
-    if not (callable(model) or isinstance(model, Distribution)) or isinstance(model, type):
-        raise TypeError(message("model", "be a distribution or a Pyro model", model))
-    if kernel in ("hmc", "nuts"):
-        check_options(options)
-    if kernel == "independence":
-        if not isinstance(model, MollifiedExpFamily):
-            raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", model))
-        return _Sampling(kernel, options, model, None)
-    if isinstance(model, Distribution):
-        return _Sampling(kernel, options, model, density_target(model))
-    return _Sampling(kernel, options, None, model_target(model, tuple(model_args), dict(model_kwargs or {})))
-
-
 def _collect(
-    sampling: _Sampling,
+    sampling: Sampling,
     states: list[ChainState],
     seeds: tuple[int, ...],
     num_samples: int,
@@ -330,7 +220,7 @@ def _collect(
             with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
                 on_chunk = _adding(harvest, bar)
                 if num_workers > 1:
-                    run_in_workers(runs, num_workers, _seconds_per_energy(sampling, states[0]), on_chunk)
+                    run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
                 else:
                     run_in_turns(runs, on_chunk)
         except WorkerSilentError as silence:
@@ -350,9 +240,8 @@ def _collect(
         warmup_steps=warmup_steps,
         kernel=sampling.kernel,
         density=sampling.density,
-        states=tuple(
-            state._replace(adaptation={**state.adaptation, "options": sampling.options}) for state in harvest.states
-        ),
+        kernel_options=sampling.options,
+        states=tuple(harvest.states),
     )
 
 
@@ -370,13 +259,13 @@ def _adding(harvest: Harvest, bar: tqdm[Any]) -> Callable[[Chunk], None]:
     return add
 
 
-def _build_run(sampling: _Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
+def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
     kernel = sampling.build()
     single = sampling.kernel in ("hmc", "nuts")
     kernel.initial_params = {name: value[0] for name, value in state.params.items()} if single else dict(state.params)
     if state.adaptation:
         kernel.adaptation = state.adaptation
-    return Run(index, kernel, state.generator, warmup_steps, num_samples, single=single)
+    return Run(index, kernel, state.generators, warmup_steps, num_samples, single=single)
 
 
 def _check_workers(num_workers: int | None, num_runs: int) -> int:
@@ -392,11 +281,17 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
     return min(num_runs, cores if num_workers is None else num_workers)
 
 
-def _seconds_per_energy(sampling: _Sampling, state: ChainState) -> float:
-    """Times one evaluation of the energy and its gradient."""
-    assert sampling.target is not None  # the independence kernel is never run in workers
+def _patience(sampling: Sampling, state: ChainState) -> float:
+    """Returns how long a worker may be silent, in seconds, from what one evaluation of the energy takes."""
+    target = cast("Target", sampling.target)  # the independence kernel is never run in workers
     params = {name: value[0].clone() for name, value in state.params.items()}
     start = time.perf_counter()
     with seeded(0), pyro.validation_enabled(False):
-        potential_grad(sampling.target.potential_fn, params)
-    return time.perf_counter() - start
+        if sampling.kernel in ("hmc", "nuts"):
+            _potential_grad(target.potential_fn, params)
+        else:
+            with torch.no_grad():
+                target.potential_fn(params)
+    depth = max(int(sampling.options.get("max_tree_depth", 10)), 10)
+    longest_step = float(2**depth) * (time.perf_counter() - start)
+    return max(_MIN_PATIENCE, _STEPS_OF_PATIENCE * longest_step)

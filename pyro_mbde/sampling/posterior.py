@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, message, with_gradients
+from pyro_mbde._runtime import check_count, check_seed, message, seeded, with_gradients
 from pyro_mbde.base import prepare_base, reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.normalizer import estimate_log_normalizer
@@ -56,8 +56,11 @@ def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarante
     ``q.epsilon`` a latent, or nearly; for an a-priori one it is ``q.epsilon``.
 
     Where the model chooses between q and a public density for a latent (by an indicator with a public prior), the
-    latent counts as one with prior q: its log-ratio to the public choice is :math:`f - \phi` or 0, both in the interval
-    :math:`[lo - \phi, hi - \phi]` of width R, and the proof goes through with it in place of [lo, hi].
+    latent counts as one with prior q: its log-ratio to the base is :math:`f - \phi` or, in the public choice, 0, both
+    in the interval :math:`[lo - \phi, hi - \phi]` of width R. With F the sum of these, F and :math:`\Phi` share an
+    interval of width nR for one table, F' and :math:`\Phi'` one for the other, so :math:`F - \Phi` and :math:`F' -
+    \Phi'` are each in [-nR, nR]; and over the outcomes F and F' range over nR each. A plate that is scaled by c counts
+    c times.
 
     Privacy:
         Covers *exact* draws alone. No state of an HMC or NUTS chain is one, nor are chains, their averages or their
@@ -98,6 +101,7 @@ def exact_posterior(
     *,
     log_likelihood: Callable[[Tensor], Tensor] | None = None,
     num_draws: int = 2**16,
+    seed: int | None = None,
     validate_args: bool | None = None,
 ) -> MollifiedExpFamily:
     r"""Returns the posterior of one latent with a fitted prior, where that under the base prior is known.
@@ -122,6 +126,7 @@ def exact_posterior(
         log_likelihood: :math:`\log L(y \mid z)`, mapping latents of shape ``(n, *event_shape)`` to ``(n,)``. Where it
             is given, the base posterior is checked to be the base times it, up to a constant.
         num_draws: draws of ``base_posterior`` for :func:`~pyro_mbde.normalizer.estimate_log_normalizer`.
+        seed: for reproducible estimates; ``None`` takes torch's global generator.
         validate_args: as for :class:`MollifiedExpFamily`.
 
     Returns:
@@ -164,7 +169,7 @@ def exact_posterior(
     dtype = draws.dtype if draws.is_floating_point() else base.log_prob(draws).dtype
     if log_likelihood is not None:
         _check_likelihood(q, base, draws, log_likelihood)
-    with with_gradients():  # the density can be differentiated wherever it was made
+    with with_gradients(), seeded(check_seed(seed)):  # the density can be differentiated wherever it was made
         density = MollifiedExpFamily(
             base,
             copy.deepcopy(q.statistics).to(device=draws.device, dtype=dtype),

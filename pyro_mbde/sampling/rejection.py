@@ -49,6 +49,12 @@ class TorchSource:
         return torch.rand(num_proposals, dtype=torch.float64, device="cpu")
 
 
+def tilt_apart(tilt: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Returns ``tilt(values)`` without letting it touch the randomness that draws are made with."""
+    with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        return tilt(values)
+
+
 class RejectionDraws(NamedTuple):
     """Exact draws and what they took.
 
@@ -145,8 +151,7 @@ def rejection_sample(
                     f"lower epsilon, or run a Markov chain with run_mcmc."
                 )
             proposals = source.propose(size)
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # the tilt may not steer proposals
-                log_acceptance = tilt(proposals) - bounds.high
+            log_acceptance = tilt_apart(tilt, proposals) - bounds.high
             if not bool((log_acceptance <= 0).all()):
                 raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
             uniforms = source.uniforms(size).to(log_acceptance.device)

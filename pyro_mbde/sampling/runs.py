@@ -10,11 +10,12 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyro_mbde._runtime import generator_states, set_generator_states
 from pyro_mbde.sampling.chains import ChainState
 from pyro_mbde.sampling.target import Params
 
 #: Steps that each run makes before the next one has its turn.
-_STEPS_PER_TURN = 20
+STEPS_PER_TURN = 20
 
 
 class Chunk(NamedTuple):
@@ -42,18 +43,25 @@ class Run:
         index: which run it is.
         kernel: with Pyro's interface (``initial_params``, ``setup``, ``sample``) and two additions: ``stats()``, what
             is known of the last step, and ``adaptation``, what was learned in warmup.
-        generator: state of torch's generator at the start.
+        generators: states of torch's generators at the start.
         warmup_steps: steps to adapt in.
         num_samples: steps to keep after them.
         single: whether the kernel moves one chain and its parameters have no leading dimension.
     """
 
     def __init__(
-        self, index: int, kernel: Any, generator: Tensor, warmup_steps: int, num_samples: int, *, single: bool
+        self,
+        index: int,
+        kernel: Any,
+        generators: tuple[Tensor, ...],
+        warmup_steps: int,
+        num_samples: int,
+        *,
+        single: bool,
     ) -> None:
         self.index, self.kernel, self.single = index, kernel, single
         self.warmup_steps, self.num_samples = warmup_steps, num_samples
-        self._generator = generator
+        self._generators = generators
         self._step = -1  # not set up
         self._params: Params = {}
         self._new: list[tuple[Params, dict[str, Tensor]]] = []
@@ -64,9 +72,9 @@ class Run:
         """Whether all steps are made."""
         return self._step == self.warmup_steps + self.num_samples
 
-    def advance(self, num_steps: int = _STEPS_PER_TURN) -> None:
+    def advance(self, num_steps: int = STEPS_PER_TURN) -> None:
         """Makes up to ``num_steps`` steps with the run's own randomness."""
-        with _own_generator(self), pyro.validation_enabled(False):
+        with self._own_generators(), pyro.validation_enabled(False):
             if self._step < 0:
                 self.kernel.setup(self.warmup_steps)
                 self._params, self._step = self.kernel.initial_params, 0
@@ -76,6 +84,17 @@ class Run:
                 self._new_steps += 1
                 if self._step > self.warmup_steps:
                     self._new.append((self._params, self.kernel.stats()))
+
+    @contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        """Runs the block on torch's generators in the state that the run left them in; the caller's are put back."""
+        before = generator_states()
+        set_generator_states(self._generators)
+        try:
+            yield
+        finally:
+            self._generators = generator_states()
+            set_generator_states(before)
 
     def take(self) -> Chunk:
         """Returns what was made since the last time, and forgets it."""
@@ -91,19 +110,7 @@ class Run:
         lp = self.kernel.stats()["lp"].detach()
         if self.single:
             params, lp = {name: value.unsqueeze(0) for name, value in params.items()}, lp.unsqueeze(0)
-        return ChainState(params, self.kernel.adaptation, self._generator, lp)
-
-
-@contextmanager
-def _own_generator(run: Run) -> Iterator[None]:
-    """Runs the block on torch's CPU generator in the state that the run left it in; the caller's is put back."""
-    before = torch.get_rng_state()
-    torch.set_rng_state(run._generator)
-    try:
-        yield
-    finally:
-        run._generator = torch.get_rng_state()
-        torch.set_rng_state(before)
+        return ChainState(params, self.kernel.adaptation, self._generators, lp)
 
 
 def _stack(steps: list[dict[str, Tensor]], single: bool) -> dict[str, Tensor]:
@@ -128,10 +135,10 @@ class Harvest:
 
     def add(self, chunk: Chunk) -> None:
         """Keeps a chunk."""
-        self._states[chunk.run] = chunk.state
         if chunk.params:
             self._chunks[chunk.run].append(chunk)
             self._num_draws[chunk.run] += len(next(iter(chunk.params.values())))
+        self._states[chunk.run] = chunk.state
 
     @property
     def num_draws(self) -> int:

@@ -87,12 +87,13 @@ class Target:
             for name, value in params.items()
         }
 
+    def standardize(self, points: Params) -> Params:
+        """Returns the parameters of points in the sites' own unconstrained coordinates."""
+        return {name: (value - self.spread[name].loc) / self.spread[name].scale for name, value in points.items()}
+
     def unconstrain(self, values: Params) -> Params:
         """Returns the parameters that :meth:`constrain` maps to ``values``."""
-        return {
-            name: (self.transforms[name].inv(value) - self.spread[name].loc) / self.spread[name].scale
-            for name, value in values.items()
-        }
+        return self.standardize({name: self.transforms[name].inv(value) for name, value in values.items()})
 
     def starts(self, num_starts: int) -> Params:
         """Returns starts of finite energy, shape ``(num_starts, ...)``, drawn from the base or the prior.
