@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import arviz
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -230,6 +231,7 @@ def test_as_a_likelihood_of_a_shift(line: MollifiedExpFamily) -> None:
     weights = log_joint.double().softmax(0)
     mean = float(weights @ grid.double())
     deviation = float((weights @ (grid - mean).double() ** 2).sqrt())
+    assert float(arviz.ess(chains.draws["shift"].numpy())) >= 100
     assert abs(float(chains.draws["shift"].mean()) - mean) < 4.5 * deviation / math.sqrt(100)
     assert float(chains.draws["shift"].std()) == pytest.approx(deviation, rel=0.25)
 
@@ -353,6 +355,7 @@ def test_nuts_with_an_enumerated_assignment(line: MollifiedExpFamily) -> None:
     posterior = terms.sum(-1).softmax(0)
     mean = float(posterior @ shares)
     deviation = float((posterior @ (shares - mean) ** 2).sqrt())
+    assert float(arviz.ess(chains.draws["share"].numpy())) >= 100
     assert abs(float(chains.draws["share"].mean()) - mean) < 4.5 * deviation / math.sqrt(100)
     assert float(chains.draws["share"].std()) == pytest.approx(deviation, rel=0.25)
 
