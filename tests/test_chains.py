@@ -97,7 +97,7 @@ def test_what_is_no_usual_run() -> None:
 def test_arguments(arguments: dict[str, object], error: type[Exception], match: str) -> None:
     chains = make_chains(x=torch.randn(4, 10, 2), y=torch.randn(4, 10, 3))
     with pytest.raises(error, match=match):
-        chains.to_arviz(**arguments)  # type: ignore[arg-type]
+        chains.to_arviz(**arguments)  # type: ignore[arg-type]  # some are wrong on purpose
 
 
 @pytest.mark.parametrize("site", ["chain", "draw"])

@@ -148,7 +148,7 @@ def test_nan_near_by_is_blamed_on_its_site(many: bool) -> None:
     target = model_target(hole(2.0), (), {})
     values = {"depth": torch.tensor([0.0, 2.5, 3.0]), "width": torch.tensor([1.0, 1.5, 1.0])}
     params = target.unconstrain(values)
-    with pytest.raises(ValueError, match=r"site 'hole' must be a number, got .*=nan. There, depth=2.5.*, width=1.5"):
+    with pytest.raises(ValueError, match=r"site 'hole' must be a number, got .*=nan. The values of depth, width are"):
         if many:
             target.batched_potential_fn(params)
         else:
@@ -179,7 +179,7 @@ def test_a_density_that_is_nan() -> None:
             return torch.where(value > 1, torch.nan, super().log_prob(value))
 
     target = density_target(Hollow(0.0, 1.0))
-    with pytest.raises(ValueError, match="log-density of site 'x' must be a number.*There, x=1.5"):
+    with pytest.raises(ValueError, match="log-density of site 'x' must be a number.*The values of x are"):
         target.potential_fn(target.unconstrain({"x": torch.tensor(1.5)}))
 
 

@@ -114,7 +114,7 @@ def test_a_hanging_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_error_in_a_worker_reaches_the_caller() -> None:
-    with pytest.raises(ValueError, match=r"log-density of site 'bad' must be a number.* There, depth="):
+    with pytest.raises(ValueError, match=r"log-density of site 'bad' must be a number.* The values of depth are"):
         run_mcmc(child_only(lambda: math.nan), "nuts", 500, 100, 2, progress=False, num_workers=2)
 
 

@@ -69,7 +69,7 @@ class _Recording:
 
     def _sample_r(self: Any, name: str) -> Any:
         # The first thing in a step is a fresh momentum: the energy of the trajectory is known from here on.
-        momentum, unscaled = super()._sample_r(name)  # type: ignore[misc]
+        momentum, unscaled = super()._sample_r(name)  # type: ignore[misc]  # of Pyro's kernel
         self._energy = float(self._kinetic_energy(unscaled) + self._potential_energy_last)
         return momentum, unscaled
 
@@ -77,7 +77,7 @@ class _Recording:
         """Makes one step."""
         step = self._t - self._warmup_steps if self._t >= self._warmup_steps else self._t
         previous = self._mean if step else 0.0
-        moved: Params = super().sample(params)  # type: ignore[misc]
+        moved: Params = super().sample(params)  # type: ignore[misc]  # of Pyro's kernel
         # The kernels keep the running mean of the acceptance probabilities: its increment gives the last one back.
         self._mean = self._mean_accept_prob
         self._rate = min(max((step + 1) * self._mean - step * previous, 0.0), 1.0)

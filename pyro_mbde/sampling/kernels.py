@@ -277,7 +277,8 @@ class LockstepRandomWalk(MCMCKernel):
         num_dims = like.shape[1]
         mean = self._sum / self._count
         covariance = self._outer / self._count - torch.outer(mean, mean)
-        # Shrunk to the identity while there are few independent steps, as Stan does.
+        # Shrunk while there are few independent steps: to its diagonal, or, where that alone is learned, to little, by
+        # the weights that Stan uses.
         independent = self._count / (_STEPS_PER_DIMENSION * num_dims)
         weight = independent / (independent + 5)
         diagonal = covariance.diagonal().clamp(min=0)

@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._runtime import message, seeded
 from pyro_mbde.base import Spread, spread_of_draws
-from pyro_mbde.sampling.target import Params, Target, check_not_circular, describe_point, stack
+from pyro_mbde.sampling.target import Params, Target, check_not_circular, nan_message, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
 _InitMessenger: Any = InitMessenger
@@ -120,7 +120,7 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
             if node["type"] == "sample" and bool(torch.isnan(node["log_prob"]).any())
         ]
         sites = " and ".join(f"site {name!r}" for name in wrong) or "the model"
-        return message(f"log-density of {sites}", "be a number", torch.nan, f"There, {describe_point(values)}.")
+        return nan_message(sites, values)
 
     return Target(raw, False, supports, transforms, spread, draw, blame)
 
@@ -179,7 +179,7 @@ def _idle(node: Any, like: Tensor) -> Tensor | None:
         return None
     used = torch.ones(node["fn"].batch_shape, dtype=torch.bool)
     for mask in masks:
-        used = used & torch.as_tensor(mask)
+        used = used & torch.as_tensor(mask).cpu()
     if bool(used.all()):
         return None
     shape = used.shape + (1,) * (like.dim() - used.dim())

@@ -65,7 +65,8 @@ class Sampling:
         starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
         shapes = {name: (num_chains, *value.shape[1:]) for name, value in self.constrain(like).items()}
         for name, shape in shapes.items():
-            if not torch.equal(starts[name].double(), torch.as_tensor(values[name]).double()) and self.target is None:
+            whole = not starts[name].is_floating_point()  # a base of whole numbers: nothing may be cut off
+            if whole and not torch.equal(starts[name].double(), torch.as_tensor(values[name]).double()):
                 raise ValueError(message(f"initial_values[{name!r}]", "be of the density's type", values[name]))
             if tuple(starts[name].shape) != shape:
                 raise ValueError(message(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ class Target:
         transforms: per site, the bijection from its unconstrained coordinates to its support.
         spread: per site, location and scale of its unconstrained coordinates.
         draw: one start, from torch's generator.
-        blame: says of one point, and the values of the sites there, where a NaN comes from.
+        blame: says of one point which site its NaN comes from.
         lower_bound_fn: a cheap lower bound of the potential energy, of any leading shape; or ``None``.
     """
 
@@ -158,12 +159,10 @@ def stack(points: list[Params]) -> Params:
     return {name: torch.stack([point[name] for point in points]) for name in points[0]}
 
 
-def describe_point(values: Params) -> str:
-    """Says where a point is, in a line: site=value, long values shortened."""
-    return ", ".join(
-        f"{name}={value.tolist() if value.numel() <= 4 else f'tensor of shape {tuple(value.shape)}'}"
-        for name, value in values.items()
-    )
+def nan_message(where: str, names: Iterable[str]) -> str:
+    """Says that the log-density of ``where`` is NaN. Not at which values: they are of a trajectory, and private."""
+    remedy = f"The values of {', '.join(names)} are finite and in their supports there."
+    return message(f"log-density of {where}", "be a number", math.nan, remedy)
 
 
 def density_target(density: Distribution) -> Target:
@@ -209,8 +208,7 @@ def density_target(density: Distribution) -> Target:
         return -(log_base(params)[1] + fitted.bounds.high)  # no tilt is above its upper bound
 
     def blame(params: Params) -> str:
-        value = transform(loc + scale * params["x"])
-        return message("log-density of site 'x'", "be a number", torch.nan, f"There, {describe_point({'x': value})}.")
+        return nan_message("site 'x'", params)
 
     def draw() -> Params:
         return {"x": (transform.inv(base.sample()) - loc) / scale}

@@ -153,7 +153,7 @@ def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
             sender.send_bytes(_plain(None))
         except BrokenPipeError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever a model may raise, for the caller to hear
             sender.send_bytes(_plain(error))
     sys.stdout.flush()
     os._exit(0)  # nothing of the parent's is to be cleaned up here
@@ -180,5 +180,5 @@ def _plain(message: object) -> bytes:
         if isinstance(message, Exception):
             pickle.loads(data)  # not every error survives the journey
         return data
-    except Exception:
+    except Exception:  # pickling runs code of the error's own class
         return pickle.dumps(RuntimeError(f"{type(message).__name__}: {message}"))
