@@ -1,0 +1,138 @@
+"""What baselines share: imports of optional packages, and the surface of a density that was fitted at once."""
+
+from __future__ import annotations
+
+import importlib
+from abc import abstractmethod
+from types import ModuleType
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions.torch_distribution import ExpandedDistribution
+from torch import Tensor
+
+from pyro_mbde._runtime import message
+from pyro_mbde.privacy.group import GroupGuarantee
+
+_Shape = torch.Size | list[int] | tuple[int, ...]
+_expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
+
+
+def require(module: str) -> ModuleType:
+    """Imports a module of an optional package.
+
+    Args:
+        module: dotted name, such as ``scipy.stats``.
+
+    Raises:
+        ImportError: it is not installed; the message says which command installs it.
+
+    Example:
+        >>> require("math").sqrt(4.0)
+        2.0
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ImportError(
+            f"This baseline needs {package}: install it with `pip install 'pyro_mbde[baselines]'`."
+        ) from error
+
+
+def describe_epsilon(guarantee: GroupGuarantee) -> str:
+    """Returns what a ``repr`` says of a guarantee.
+
+    Example:
+        >>> describe_epsilon(GroupGuarantee(0.5)), describe_epsilon(GroupGuarantee(torch.inf))
+        ('epsilon=0.5', 'not private')
+    """
+    return f"epsilon={guarantee.epsilon:.6g}" if guarantee.epsilon < torch.inf else "not private"
+
+
+class FittedDensity(TorchDistribution):
+    """A density that a baseline fitted: computed in float64, a part of the points at a time.
+
+    Subclasses say what the log-density of rows is and how to draw them.
+
+    Args:
+        support: torch constraint.
+        interior: a point of the support with the event shape (), (d,) and the density's dtype, to stand in for values
+            outside the support, where neither density nor gradient may be NaN.
+        guarantee: of the density, all draws of it together.
+        chunk: points to evaluate at a time, at least 1.
+    """
+
+    has_rsample = False
+    arg_constraints: dict[str, Any] = {}
+
+    def __init__(self, support: Any, interior: Tensor, guarantee: GroupGuarantee, *, chunk: int = 2**15) -> None:
+        self._support = support
+        self._interior = interior
+        self._chunk = chunk
+        self.guarantee = guarantee
+        # Metrics of a target that reaches past a box need the -inf there that validation would refuse.
+        super().__init__(torch.Size(), interior.shape, validate_args=False)
+
+    @constraints.dependent_property
+    def support(self) -> Any:
+        """Support, a torch constraint."""
+        return self._support
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of draws and log-densities."""
+        return self._interior.dtype
+
+    @abstractmethod
+    def _log_density(self, rows: Tensor) -> Tensor:
+        """Log-densities of rows in the support; float64, shapes ``(n, d)`` and ``(n,)``."""
+
+    @abstractmethod
+    def _draw(self, num_draws: int) -> Tensor:
+        """Draws from torch's global generator, float64 of shape ``(num_draws, d)``."""
+
+    def expand(self, batch_shape: _Shape, _instance: object = None) -> TorchDistribution:
+        """Returns a view with a batch shape."""
+        expanded: TorchDistribution = _expanded(self, torch.Size(batch_shape))
+        return expanded
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Returns the log-density.
+
+        Privacy:
+            Covered by :attr:`guarantee`, as the density itself is.
+
+        Args:
+            value: shape ``(..., *event_shape)``; converted to the density's dtype.
+
+        Returns:
+            Tensor of shape ``(...)`` in the density's dtype; -inf outside the support, also of NaN.
+
+        Raises:
+            TypeError: ``value`` is no tensor.
+            ValueError: its shape does not fit.
+        """
+        if not isinstance(value, Tensor):
+            raise TypeError(message("value", "be a tensor", value))
+        num_event_dims = len(self.event_shape)
+        if value.shape[value.dim() - num_event_dims :] != self.event_shape or value.dim() < num_event_dims:
+            raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+        value = value.to(self._interior)
+        shape = value.shape[: value.dim() - num_event_dims]
+        if not value.numel():  # torch's constraints cannot check an empty tensor
+            return value.new_zeros(shape)
+        rows, interior = value.reshape(-1, max(self.event_shape.numel(), 1)), self._interior.reshape(1, -1)
+        inside = (self._support.check(value) & torch.isfinite(rows).all(-1).reshape(shape)).reshape(-1)
+        usable = torch.where(inside.unsqueeze(-1), rows, interior).double()
+        parts = [self._log_density(part) for part in torch.split(usable, self._chunk)]
+        log_density = torch.cat(parts).to(self.dtype)
+        return torch.where(inside, log_density, -torch.inf).reshape(shape)
+
+    def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
+        """Returns draws from torch's global generator, of shape ``sample_shape + event_shape``."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        num_draws = torch.Size(sample_shape).numel()
+        with torch.no_grad():
+            return self._draw(num_draws).to(self.dtype).reshape(shape)

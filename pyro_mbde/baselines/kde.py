@@ -1,0 +1,163 @@
+"""Kernel density estimation without privacy: what a table gives where nothing is held back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import constraints
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._runtime import check_choice, check_flag, check_number, check_seed, message, seeded
+from pyro_mbde.base import prepare_base, reference_draws
+from pyro_mbde.baselines.common import FittedDensity, describe_epsilon, require
+from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.training.data import to_rows
+
+RULES = ("scott", "silverman")
+#: Kernels evaluated at a time: few enough to stay in a processor's cache.
+_NUM_HELD = 2**18
+#: Below it a sum of kernels may have lost some of them to underflow.
+_UNDERFLOW = 1e-280
+
+
+class KDEDensity(FittedDensity):
+    r"""Equal normals at the rows of a table, all of one covariance.
+
+    .. math::
+        q(x) = \frac{1}{n} \sum_{i=1}^{n} \mathcal{N}(x; x_i, \Sigma)
+
+    Exact at every point, also where all kernels underflow. Draws are exact.
+
+    Privacy:
+        None: it holds the table.
+
+    Args:
+        rows: float64 of shape ``(n, d)``.
+        covariance: Sigma, float64 of shape ``(d, d)``.
+        interior: a row with the event's shape and dtype.
+    """
+
+    def __init__(self, rows: Tensor, covariance: Tensor, interior: Tensor) -> None:
+        self._scale_tril: Tensor = torch.linalg.cholesky(covariance)
+        # Whitened, about a centre that keeps the squares below small.
+        self._centre = rows.mean(0)
+        self._centres = self._whiten(rows)
+        halves = self._centres.square().sum(1, keepdim=True) / 2
+        self._factors = torch.cat([self._centres, torch.ones_like(halves), -halves], 1).T.contiguous()
+        log_determinant = float(self._scale_tril.diagonal().log().sum())
+        self._log_constant = -log_determinant - rows.shape[1] / 2 * math.log(2 * math.pi) - math.log(len(rows))
+        support: Any = constraints.real_vector if interior.dim() else constraints.real
+        super().__init__(support, interior, GroupGuarantee(math.inf))
+
+    def _whiten(self, rows: Tensor) -> Tensor:
+        whitened: Tensor = torch.linalg.solve_triangular(self._scale_tril, (rows - self._centre).T, upper=False)
+        return whitened.T.contiguous()
+
+    def _log_density(self, rows: Tensor) -> Tensor:
+        points = self._whiten(rows)
+        halves = points.square().sum(1, keepdim=True) / 2
+        # -|x - y|^2 / 2 = x.y - |x|^2 / 2 - |y|^2 / 2, as one product of (x, -|x|^2 / 2, 1) and (y, 1, -|y|^2 / 2).
+        factors = torch.cat([points, -halves, torch.ones_like(halves)], 1)
+        count = max(1, _NUM_HELD // len(self._centres))
+        sums = torch.cat([(part @ self._factors).exp_().sum(1) for part in torch.split(factors, count)])
+        small = sums < _UNDERFLOW
+        log_sums = torch.where(small, 1.0, sums).log()
+        if bool(small.any()):
+            far = [torch.logsumexp(part @ self._factors, 1) for part in torch.split(factors[small], count)]
+            log_sums = log_sums.masked_scatter(small, torch.cat(far))
+        return self._log_constant + log_sums
+
+    def _draw(self, num_draws: int) -> Tensor:
+        centres = self._centres[torch.randint(len(self._centres), (num_draws,))]
+        draws: Tensor = self._centre + (centres + torch.randn_like(centres)) @ self._scale_tril.T
+        return draws
+
+    def __repr__(self) -> str:
+        """Shows that it is not private, and its shape."""
+        return f"KDEDensity({describe_epsilon(self.guarantee)}, event_shape={tuple(self.event_shape)})"
+
+
+class KDE:
+    """Gaussian kernel density estimation, without privacy: the ceiling of a figure.
+
+    The kernel's covariance is that of the rows times the square of a factor, as SciPy has it: ``gaussian_kde`` computes
+    it. Evaluation and draws are done here, with all rows as centres, in torch.
+
+    Privacy:
+        None.
+
+    Args:
+        base: a continuous distribution with the event shape of the rows; used to check them, and for their dtype. The
+            estimate does not know the edges of its support.
+        bandwidth: the factor: ``scott`` (n^(-1/(d+4))), ``silverman``, or a number above 0.
+        seed: of draws of ``data``, where that is a distribution.
+        progress: unused, there is nothing to wait for.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+        ImportError: SciPy is not installed.
+
+    References:
+        Scott. Multivariate Density Estimation. 1992. Section 6.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> density = KDE(dist.Normal(0.0, 1.0)).fit(torch.randn(100))
+        >>> density
+        KDEDensity(not private, event_shape=())
+        >>> density.sample((3,)).shape
+        torch.Size([3])
+    """
+
+    def __init__(
+        self,
+        base: Distribution,
+        *,
+        bandwidth: float | str = "scott",
+        seed: int | None = None,
+        progress: bool = True,
+    ) -> None:
+        self.base_dist = prepare_base(base)
+        support: Any = self.base_dist.support
+        if support.is_discrete:
+            raise ValueError(message("base", "be continuous", base))
+        self.bandwidth: float | str = (
+            check_choice("bandwidth", bandwidth, RULES)
+            if isinstance(bandwidth, str)
+            else check_number("bandwidth", bandwidth, "be finite and above 0", lambda value: 0 < value < math.inf)
+        )
+        self.seed = check_seed(seed)
+        self.progress = check_flag("progress", progress)
+
+    def fit(self, data: Any) -> KDEDensity:
+        """Fits the estimate to a table.
+
+        Args:
+            data: as for the library's trainers; of a Distribution, 10,000 rows are drawn.
+
+        Raises:
+            TypeError: ``data`` is of the wrong kind.
+            ValueError: ``data`` has the wrong shape, too few rows, values that are NaN or infinite, or no more
+                dimensions than it varies in.
+        """
+        stats = require("scipy.stats")
+        with seeded(self.seed):
+            rows = to_rows(data, self.base_dist, 10_000)
+        flat = rows.double().reshape(len(rows), -1)
+        remedy = "Leave out columns that others determine."
+        if len(flat) <= flat.shape[1]:
+            raise ValueError(f"data must have more rows than columns, got no more. {remedy}")
+        try:
+            estimate = stats.gaussian_kde(flat.T.numpy(), bw_method=self.bandwidth)
+            covariance = torch.from_numpy(estimate.covariance).double()
+            return KDEDensity(flat, covariance, reference_draws(self.base_dist)[0])
+        except (ArithmeticError, ValueError, RuntimeError) as error:  # each library's own error of a singular matrix
+            raise ValueError(f"data must vary in every direction, got columns that do not. {remedy}") from error
+
+    def __repr__(self) -> str:
+        """Shows the settings."""
+        return f"KDE(not private, bandwidth={self.bandwidth!r})"
