@@ -1,0 +1,308 @@
+"""Sweeps: flat lists of independent jobs, run anywhere, kept row by row, and taken up again where they stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import numbers
+import os
+import pickle
+import platform
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro
+import torch
+from tqdm import tqdm
+
+import pyro_mbde
+from pyro_mbde._runtime import check_count, check_epsilon, check_flag, message, seeded, single_thread
+from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
+from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_results
+
+__all__ = ["Job", "SweepError", "WorkerDiedError", "WorkerProcesses", "read_results", "run_sweep"]
+
+#: What a job measures, by name.
+Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
+
+#: Versions in every row.
+_VERSIONS = {
+    "python": platform.python_version(),
+    "torch": str(torch.__version__),
+    "pyro": pyro.__version__,
+    "numpy": np.__version__,
+    "pyro_mbde": pyro_mbde.__version__,
+}
+#: Columns of every row, which no option or result may be called.
+_COLUMNS = ("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds", *_VERSIONS)
+#: Seeds are whole numbers that a float holds too: whatever reads the file, none is rounded.
+_SEED_BITS = 53
+#: Torch's generator is one for all threads of a process, so jobs in threads of one process take turns.
+_ONE_JOB = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One measurement of a sweep.
+
+    Args:
+        problem: name of what is learned.
+        system: name of what learns it.
+        epsilon: in nats, in (0, inf].
+        repeat: number of the repetition, from 0.
+        options: what else the job depends on, as pairs of a name and a value, sorted by name.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> job = Job("ring", "dpb", 0.5, options=(("group_size", 10),))
+        >>> job.key
+        'ring/dpb/0.5/0/group_size=10'
+        >>> job.seed == Job("ring", "dpb", 0.5, 0, (("group_size", 10),)).seed
+        True
+    """
+
+    problem: str
+    system: str
+    epsilon: float
+    repeat: int = 0
+    options: tuple[tuple[str, float | int | str], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks what the key is made of, so that no two jobs share one."""
+        for name in ("problem", "system"):
+            _check_word(name, getattr(self, name))
+        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "repeat", check_count("repeat", self.repeat, minimum=0))
+        options = self.options
+        if not isinstance(options, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in options):
+            raise TypeError(message("options", "be a tuple of pairs", options))
+        names = [name for name, _ in options]
+        for name, value in options:
+            if _check_word("options", name) in _COLUMNS:
+                raise ValueError(message("options", "be called otherwise than the columns of a row", name))
+            if isinstance(value, str):
+                _check_word(name, value)
+            elif isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(message(name, "be a number or a word", value))
+        if names != sorted(set(names)):
+            raise ValueError(message("options", "be sorted by name, each given once", options))
+        object.__setattr__(self, "options", tuple((name, _plain(value)) for name, value in options))
+
+    @property
+    def key(self) -> str:
+        """What tells the job from all others, in every process and on every machine."""
+        options = (f"{name}={value}" for name, value in self.options)
+        return "/".join((self.problem, self.system, str(self.epsilon), str(self.repeat), *options))
+
+    @property
+    def seed(self) -> int:
+        """Seed of the job's randomness: the first 53 bits of the SHA-256 of its key."""
+        return int.from_bytes(hashlib.sha256(self.key.encode()).digest()[:8]) >> (64 - _SEED_BITS)
+
+
+def run_sweep(
+    jobs: Iterable[Job],
+    function: Measure,
+    path: str | os.PathLike[str],
+    *,
+    executor: Executor | None = None,
+    num_workers: int | None = None,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Runs jobs in parallel and keeps a row of each in a file, as it ends.
+
+    Jobs that have a row in the file already are not run again, unless it tells an error: an interrupted or failed sweep
+    is taken up by the same call. A job that raises, or whose worker process dies, is a row with its error, and the
+    sweep goes on.
+
+    Each job runs on one thread with torch's generator seeded by :attr:`Job.seed`, so that its results are the same to
+    the bit in whatever order, process or machine it runs. ``function`` must draw from torch's generator or seed
+    generators of its own by ``job.seed``, and leave nothing behind for the next job in its process. Jobs in threads of
+    one process take turns, since they share torch's generator.
+
+    Past one machine, any executor of the standard kind will do, such as Dask's (``pip install 'pyro_mbde[dask]'``)::
+
+        with dask.distributed.Client("scheduler:8786") as client:
+            run_sweep(jobs, function, "results.jsonl", executor=client.get_executor())
+
+    with one thread a worker (``dask worker --nthreads 1``).
+
+    Args:
+        jobs: each with a key of its own.
+        function: takes a job and returns what it measured: numbers, words or None by name. A function of a module, for
+            processes to find; a script keeps its calls under ``if __name__ == "__main__":``.
+        path: file of results, JSON lines; made if need be, with its folder. One sweep writes to it at a time.
+        executor: what runs the jobs; it is left open. By default :class:`WorkerProcesses`, closed at the end.
+        num_workers: number of processes, where no executor is given; by default one for each processor.
+        progress: whether to show a bar.
+
+    Returns:
+        One row for each of these jobs, in their order.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: two jobs have one key, or the file is damaged.
+        SweepError: another sweep writes to the file, or the executor is broken for good. Rows are kept.
+        KeyboardInterrupt: jobs not yet begun are cancelled, the default executor's workers are ended, rows are kept.
+    """
+    jobs = list(jobs)
+    _check_jobs(jobs)
+    check_flag("progress", progress)
+    context: AbstractContextManager[Executor]
+    if executor is None:
+        _check_picklable(function)
+        context = WorkerProcesses(num_workers)
+    elif num_workers is not None:
+        raise ValueError(message("num_workers", "be left out where an executor is given", num_workers))
+    else:
+        context = nullcontext(executor)
+    with ResultsFile(path) as results:
+        done = {key for key, row in results.rows.items() if row["error"] is None}
+        missing = [job for job in jobs if job.key not in done]
+        # A bar that counts what is done, at the average pace of what this call did.
+        options: dict[str, Any] = {"total": len(jobs), "initial": len(jobs) - len(missing), "smoothing": 0}
+        with tqdm(desc="sweep", unit="job", disable=not progress, **options) as bar, context as runner:
+            _Sweep(function, runner, results, bar).run(missing)
+    return read_results(path, keys=[job.key for job in jobs])
+
+
+class _Sweep:
+    """Hands jobs to an executor and their rows to a file."""
+
+    def __init__(self, function: Measure, executor: Executor, results: ResultsFile, bar: tqdm[Any]) -> None:
+        self._function, self._executor, self._results, self._bar = function, executor, results, bar
+        self._jobs: dict[Future[Row], Job] = {}  # those that have no row yet
+        self._ended: queue.SimpleQueue[Future[Row]] = queue.SimpleQueue()
+        self._num_failed = 0
+
+    def run(self, jobs: list[Job]) -> None:
+        try:
+            for job in jobs:
+                self._submit(job)
+                while not self._ended.empty():
+                    self._record(self._ended.get())
+            while self._jobs:
+                self._record(self._ended.get())
+        except BaseException:
+            for future in list(self._jobs):
+                future.cancel()
+            while not self._ended.empty():  # what ended in the meantime
+                future = self._ended.get()
+                if not future.cancelled() and future.exception() is None:
+                    self._keep(future, future.result())
+            raise
+
+    def _submit(self, job: Job) -> None:
+        try:
+            future = self._executor.submit(run_job, self._function, job)
+        except RuntimeError as error:  # broken, or shut down
+            raise self._stop(error) from error
+        self._jobs[future] = job
+        future.add_done_callback(self._ended.put)
+
+    def _record(self, future: Future[Row]) -> None:
+        """Keeps the row of a job that ended. One that brought no row because of its executor is a failed one."""
+        error = BrokenExecutor("the executor cancelled the job") if future.cancelled() else future.exception()
+        if error is None:
+            self._keep(future, future.result())
+            return
+        self._keep(future, _describe(self._jobs[future]) | {"error": _text(error), "seconds": math.nan})
+        if isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDiedError):
+            try:
+                self._executor.submit(int).cancel()
+            except RuntimeError as final:
+                raise self._stop(final) from error
+
+    def _keep(self, future: Future[Row], row: Row) -> None:
+        self._results.append(row)
+        del self._jobs[future]
+        self._bar.update()
+        if row["error"] is not None:
+            self._num_failed += 1
+            self._bar.set_postfix(failed=self._num_failed)
+
+    def _stop(self, error: BaseException) -> SweepError:
+        remedy = "Rows so far are kept: run the sweep again to go on."
+        return SweepError(f"the executor takes no more jobs: {str(error).rstrip('.')}. {remedy}")
+
+
+def run_job(function: Measure, job: Job) -> Row:
+    """Returns the row of a job: what ``function`` measures of it, or the error it raises.
+
+    Args:
+        function: as of :func:`run_sweep`.
+        job: seeds torch's generator, which is put back afterwards.
+    """
+    row: Row = _describe(job) | {"error": None, "seconds": math.nan}
+    with _ONE_JOB, seeded(job.seed), single_thread():
+        start = time.perf_counter()
+        try:
+            measured = _check_measured(function(job), row)
+        except (Exception, SystemExit) as error:  # whatever a job may raise: the others go on
+            measured = {"error": _text(error)}
+        return row | {"seconds": time.perf_counter() - start} | measured
+
+
+def _describe(job: Job) -> Row:
+    fields: Row = {"problem": job.problem, "system": job.system, "epsilon": job.epsilon, "repeat": job.repeat}
+    return {"key": job.key, **fields, **dict(job.options), "seed": job.seed, **_VERSIONS}
+
+
+def _check_measured(measured: Any, row: Row) -> Row:
+    if not isinstance(measured, Mapping):
+        raise TypeError(message("function", "return a mapping of names to values", measured))
+    for name, value in measured.items():
+        if not isinstance(name, str) or name in row:
+            raise ValueError(message("results", "be called otherwise than the columns of a row", name))
+        if not isinstance(value, numbers.Real | str | None):
+            raise TypeError(message("function", "return numbers, words or None", {name: value}))
+    return {name: _plain(value) for name, value in measured.items()}
+
+
+def _plain(value: Any) -> float | int | str | None:
+    """Numbers of numpy's kinds as Python's own, which a file holds exactly."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _check_word(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(message(name, "be a string", value))
+    if not re.fullmatch(r"[A-Za-z_][\w.+-]*", value) or value.lower() in ("inf", "infinity", "nan"):
+        raise ValueError(message(name, "be a word of letters, digits and any of _.+-, and no number", value))
+    return value
+
+
+def _check_jobs(jobs: list[Job]) -> None:
+    keys: set[str] = set()
+    for job in jobs:
+        if not isinstance(job, Job):
+            raise TypeError(message("jobs", "be instances of Job", job))
+        if job.key in keys:
+            raise ValueError(message("jobs", "have keys of their own", job.key))
+        keys.add(job.key)
+
+
+def _check_picklable(function: Any) -> None:
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        remedy = "Define it at the top of a module, or pass an executor of threads."
+        raise TypeError(message("function", "be one that other processes can import", function, remedy)) from error
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
