@@ -8,7 +8,7 @@ ARVIZ_BIN := $(ARVIZ_VENV)/bin
 ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow arviz lint types doctest docs clean
+.PHONY: help demo test slow figures arviz lint types doctest docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -29,6 +29,10 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 
 slow: $(INSTALLED)  ## Run the longer tests
 	$(BIN)/python -m pytest -n 2 -m slow
+
+figures: $(INSTALLED)  ## Draw every figure of the paper from small tables, hardly trained
+	rm -rf results/quick
+	$(BIN)/python -m pyro_mbde.experiments --quick --results results/quick
 
 # Sees the first environment's packages, with the other ArviZ before them. ArviZ 1 declares Python 3.12 and runs on 3.11.
 $(ARVIZ_INSTALLED): $(INSTALLED)
@@ -62,4 +66,4 @@ docs: $(INSTALLED)  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) $(ARVIZ_VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(ARVIZ_VENV) docs/_build results/quick .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -8,75 +8,21 @@ Run it with ``make demo``, or ``python examples/randhie.py --help``.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mixing, private_draws, run_mcmc
 
-TABLE = Path(__file__).parent / "data" / "randhie.csv"
+# The columns with their public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
+from pyro_mbde.experiments.medical import COLUMNS, in_natural_units, load_rows, public_base
 
 # Told apart by people with colour-blindness, and in grey by their line styles.
 INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
-
-
-class Column(NamedTuple):
-    """A column with its public range, in the units it is modelled in. None of it comes from the rows."""
-
-    name: str
-    label: str
-    low: float
-    high: float
-
-
-# From the experiment's design and codebook.
-COLUMNS = [
-    # mdvis, visits to a doctor in a year: nobody is expected to go 100 times. Modelled as ln(1 + visits).
-    Column("log_visits", "ln(1 + visits to a doctor)", 0.0, math.log(101)),
-    # lncoins = ln(1 + coinsurance rate), the share of the bill that a family pays, 0 to 100 per cent.
-    Column("log_coinsurance", "ln(1 + coinsurance rate in %)", 0.0, math.log(102)),
-    # disea, the number of chronic diseases out of a list of about 60.
-    Column("diseases", "chronic diseases", 0.0, 60.0),
-]
-
-
-def load_rows() -> Tensor:
-    """Reads the table and returns its rows in the modelled units, shape (n, 3).
-
-    Visits and rates are whole numbers: they are spread over the unit above them, which :func:`in_natural_units` undoes
-    by rounding down: a density is no good at spikes. The guarantee holds for whatever the owner does to the table.
-    """
-    table = pd.read_csv(TABLE)
-    visits = torch.tensor(table["mdvis"].to_numpy(), dtype=torch.float64)
-    coinsurance = torch.tensor(np.expm1(table["lncoins"].to_numpy())).round()
-    log_visits, log_coinsurance = ((1 + count + torch.rand_like(count)).log() for count in (visits, coinsurance))
-    return torch.stack([log_visits, log_coinsurance, torch.tensor(table["disea"].to_numpy())], -1).float()
-
-
-def public_base() -> dist.TorchDistribution:
-    """The base Q0: uniform on the box of the public ranges."""
-    low, high = (torch.tensor([getattr(column, end) for column in COLUMNS]) for end in ("low", "high"))
-    return dist.Uniform(low, high).to_event(1)
-
-
-def in_natural_units(rows: Tensor) -> pd.DataFrame:
-    """Turns modelled rows back into readable ones. Post-processing: it costs no privacy."""
-    log_visits, log_coinsurance, diseases = rows.double().numpy().T
-    return pd.DataFrame(
-        {
-            "visits": np.expm1(log_visits).astype(int),
-            "coinsurance_%": np.expm1(log_coinsurance).astype(int),
-            "diseases": diseases.round(1),
-        }
-    )
 
 
 def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyro.distributions as dist
@@ -16,7 +14,8 @@ import torch
 from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
-from pyro_mbde.experiments import bench_certificate, bench_chains, bench_gain, figures
+from pyro_mbde.experiments import bench_certificate, bench_chains, bench_gain, guide, medical
+from pyro_mbde.experiments.__main__ import main as draw
 from pyro_mbde.experiments.bench import main
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
@@ -55,7 +54,7 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     quick_ratio = partial(DensityRatio, weak_learner=learner, ensemble_size=1)
     monkeypatch.setattr(bench_chains, "MBDE", quick)
     monkeypatch.setattr(bench_chains, "_PROBLEMS", {"ring-tight": ring_tight})
-    for module in (bench_gain, bench_certificate, figures, sys.modules["pyro_mbde.experiments.bench"]):
+    for module in (bench_gain, bench_certificate, guide, sys.modules["pyro_mbde.experiments.bench"]):
         monkeypatch.setattr(module, "DensityRatio", quick_ratio)
 
 
@@ -96,63 +95,64 @@ def test_more_dimensions(name: str) -> None:
 @pytest.mark.parametrize("name", ["mollifier", "skew"])
 @pytest.mark.usefixtures("quick_systems")
 def test_figures(name: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(figures.main, [name, "--output", str(tmp_path)])
+    result = CliRunner().invoke(draw, [name, "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     before = (tmp_path / f"{name}.csv").read_text()
-    assert CliRunner().invoke(figures.main, [name, "--output", str(tmp_path), "--redraw"]).exit_code == 0
+    assert CliRunner().invoke(draw, [name, "--output", str(tmp_path), "--redraw"]).exit_code == 0
     assert (tmp_path / f"{name}.csv").read_text() == before
 
 
-@pytest.mark.parametrize("name", sorted(figures.FIGURES))
+@pytest.mark.parametrize("name", sorted(guide.GUIDE))
 def test_the_documentations_figures_are_drawn_from_their_tables(name: str, tmp_path: Path) -> None:
     images = Path(__file__).parents[1] / "docs" / "images"
     (tmp_path / f"{name}.csv").write_text((images / f"{name}.csv").read_text())
-    result = CliRunner().invoke(figures.main, [name, "--output", str(tmp_path), "--redraw"])
+    result = CliRunner().invoke(draw, [name, "--output", str(tmp_path), "--redraw"])
     assert result.exit_code == 0, result.output
     assert (images / f"{name}.png").exists()
 
 
-def load_example() -> ModuleType:
-    path = Path(__file__).parents[1] / "examples" / "randhie.py"
-    spec = importlib.util.spec_from_file_location("randhie_example", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-class TestExample:
+class TestMedicalTable:
     def test_base_does_not_depend_on_the_table(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        example = load_example()
-
-        def no_table() -> None:
+        def no_table(*_: object) -> None:
             raise AssertionError("the base read the table")
 
-        monkeypatch.setattr(example, "load_rows", no_table)
-        monkeypatch.setattr(example.pd, "read_csv", no_table)
-        base = example.public_base()
-        assert base.event_shape == (len(example.COLUMNS),)
+        monkeypatch.setattr(medical, "load_rows", no_table)
+        monkeypatch.setattr(medical.pd, "read_csv", no_table)
+        assert medical.public_base().event_shape == (len(medical.COLUMNS),)
 
     def test_rows_are_inside_the_public_ranges(self) -> None:
-        example = load_example()
-        rows = example.load_rows()
+        rows = medical.load_rows(seed=0)
         assert rows.shape == (20_190, 3)
-        assert bool(example.public_base().support.check(rows).all())
+        assert bool(medical.public_base().support.check(rows).all())  # type: ignore[attr-defined]  # Pyro's constraint
+        assert torch.equal(rows, medical.load_rows(seed=0))
+        assert not torch.equal(rows, medical.load_rows(seed=1))
 
     def test_natural_units(self) -> None:
-        example = load_example()
         counts = torch.tensor([[0.0, 0.0, 7.3], [4.0, 95.0, 0.0], [77.0, 100.0, 60.0]])
         modelled = torch.stack([(counts[:, 0] + 1.5).log(), (counts[:, 1] + 1.5).log(), counts[:, 2]], -1)
-        natural = example.in_natural_units(modelled)
+        natural = medical.in_natural_units(modelled)
         assert natural["visits"].tolist() == [0, 4, 77]
         assert natural["coinsurance_%"].tolist() == [0, 95, 100]
         assert natural["diseases"].tolist() == pytest.approx([7.3, 0.0, 60.0])
-        top = example.in_natural_units(example.public_base().base_dist.high.unsqueeze(0))
+        base: Any = medical.public_base()
+        top = medical.in_natural_units(base.base_dist.high.unsqueeze(0))
         assert top["visits"].item() <= 100
         assert top["coinsurance_%"].item() <= 101
+
+    def test_split(self) -> None:
+        rows = torch.arange(101.0)
+        train, held_out = medical.split_rows(rows, 0.1, seed=3)
+        assert (len(train), len(held_out)) == (90, 11)
+        assert torch.equal(torch.cat([train, held_out]).sort().values, rows)
+        assert not torch.equal(held_out, medical.split_rows(rows, 0.1, seed=4)[1])
+        with pytest.raises(ValueError, match="share must be in"):
+            medical.split_rows(rows, 1.0)
+
+    def test_a_missing_table_is_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(medical, "TABLE", tmp_path / "none.csv")
+        with pytest.raises(FileNotFoundError, match="comes with a clone"):
+            medical.load_rows()
 
 
 @pytest.mark.slow

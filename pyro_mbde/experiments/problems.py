@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyro.distributions as dist
@@ -18,12 +20,15 @@ class Problem(NamedTuple):
         target: P.
         base: Q0, the standard normal of the paper.
         box: lower and upper edge of a cube that holds both, for quadrature; None beyond two dimensions.
+        bounds: lower and upper edge of a cube that holds P, the public range that rivals on a box are told; None where
+            none is compared.
     """
 
     name: str
     target: dist.TorchDistribution
     base: dist.TorchDistribution
     box: tuple[float, float] | None
+    bounds: tuple[float, float] | None = None
 
 
 def _ring(radius: float, scale: float) -> dist.TorchDistribution:
@@ -43,12 +48,20 @@ def _standard_normal(num_dims: int) -> dist.TorchDistribution:
 
 def ring() -> Problem:
     """Eight normals of covariance 0.5 I at radius 4: the base hardly meets them, so the privacy barrier decides."""
-    return Problem("ring", _ring(4.0, math.sqrt(0.5)), _standard_normal(2), (-9.0, 9.0))
+    return Problem("ring", _ring(4.0, math.sqrt(0.5)), _standard_normal(2), (-9.0, 9.0), (-8.0, 8.0))
+
+
+def ring_box() -> Problem:
+    """The ring over the public range that rivals on a box are told: the same public knowledge for all."""
+    _, target, _, _, bounds = ring()
+    uniform: Any = dist.Uniform  # Pyro leaves it unannotated
+    base = uniform(torch.full((2,), -8.0), torch.full((2,), 8.0)).to_event(1)
+    return Problem("ring-box", target, base, bounds, bounds)
 
 
 def ring_tight() -> Problem:
     """Eight normals of deviation 0.2 at radius 1.5, inside the base: learning decides."""
-    return Problem("ring-tight", _ring(1.5, 0.2), _standard_normal(2), (-7.0, 7.0))
+    return Problem("ring-tight", _ring(1.5, 0.2), _standard_normal(2), (-7.0, 7.0), (-3.0, 3.0))
 
 
 def mixture_1d() -> Problem:
@@ -57,7 +70,21 @@ def mixture_1d() -> Problem:
     target = dist.MixtureSameFamily(
         dist.Categorical(torch.ones(3)), dist.Normal(torch.tensor([0.3, 0.5, 0.7]), variances.sqrt())
     )
-    return Problem("mixture-1d", target, dist.Normal(0.0, 1.0), (-9.0, 9.0))
+    return Problem("mixture-1d", target, dist.Normal(0.0, 1.0), (-9.0, 9.0), (-2.0, 3.0))
+
+
+def random_1d(num_modes: int, seed: int) -> Problem:
+    """The paper's random normals: centres even in [0, 1], variance 0.01, equal weights."""
+    centres = torch.rand(num_modes, generator=torch.Generator().manual_seed(seed))
+    target = dist.MixtureSameFamily(dist.Categorical(torch.ones(num_modes)), dist.Normal(centres, torch.tensor(0.1)))
+    return Problem(f"random-1d-{num_modes}", target, dist.Normal(0.0, 1.0), (-9.0, 9.0), (-0.7, 1.7))
+
+
+def random_2d(seed: int) -> Problem:
+    """Eight normals of the ring's width, centres even in [-4, 4]^2. How many there are, the paper does not say."""
+    centres = 8 * torch.rand(8, 2, generator=torch.Generator().manual_seed(seed)) - 4
+    target = _normals([1.0] * 8, centres.tolist(), [[math.sqrt(0.5)] * 2] * 8)
+    return Problem("random-2d", target, _standard_normal(2), (-9.0, 9.0), (-8.0, 8.0))
 
 
 def _normals(weights: list[float], centres: list[list[float]], scales: list[list[float]]) -> dist.TorchDistribution:
@@ -122,4 +149,9 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 DOMAINS = {problem().name: problem for problem in (ring, ring_tight, mixture_1d)}
 SCALES = {problem().name: problem for problem in (spikes, unequal, stripes, claw)}
 DIMENSIONS = {problem().name: problem for problem in (mixture_5d, mixture_10d)}
-PROBLEMS = {**DOMAINS, **SCALES, **DIMENSIONS}
+PROBLEMS = {**DOMAINS, "ring-box": ring_box, **SCALES, **DIMENSIONS}
+#: The paper's, whose places depend on a seed.
+RANDOM: dict[str, Callable[[int], Problem]] = {
+    **{f"random-1d-{num_modes}": partial(random_1d, num_modes) for num_modes in range(1, 11)},
+    "random-2d": random_2d,
+}

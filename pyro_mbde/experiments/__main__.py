@@ -1,0 +1,83 @@
+"""Figures by command: ``python -m pyro_mbde.experiments FIGURE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pyro_mbde.experiments.decision import crossings, plot_decision
+from pyro_mbde.experiments.figures import PLOTS
+from pyro_mbde.experiments.guide import GUIDE
+from pyro_mbde.experiments.measure import measure
+from pyro_mbde.experiments.runner import Job, read_results, run_sweep
+from pyro_mbde.experiments.sweeps import SWEEPS
+
+_DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
+#: The paper's in its order, then the guide's.
+NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *GUIDE]))
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar="[FIGURE]...")
+@click.option("--quick", is_flag=True, help="Small tables, hardly trained: to see that all of it runs.")
+@click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for pictures and tables; docs/images by default, the folder of results with --quick.",
+)
+@click.option("--redraw", is_flag=True, help="Draw from the results that are there, without measuring again.")
+@click.option("--workers", type=click.IntRange(1), help="Processes; by default one for each processor.")
+def main(
+    names: tuple[str, ...], quick: bool, results: Path, output: Path | None, redraw: bool, workers: int | None
+) -> None:
+    """Measure and draw figures, all of them if none is named: a PNG and a CSV of its numbers each.
+
+    The paper's are first, mollifier, ring, metrics, coverage, random-1d and random-2d; to choose by, decision and
+    decision-medical; the guide's, gain, skew and scale.
+
+    Rows of results are kept in RESULTS as they are measured; a run that was stopped goes on where it was.
+    """
+    matplotlib.use("agg")
+    output = output or (results if quick else Path("docs/images"))
+    output.mkdir(parents=True, exist_ok=True)
+    names = names or NAMES
+    path = results / ("quick.jsonl" if quick else "results.jsonl")
+    jobs = {name: SWEEPS[name](quick=quick) for name in names if name in SWEEPS}
+    if jobs and not redraw:  # figures share jobs
+        run_sweep(dict.fromkeys(job for one in jobs.values() for job in one), measure, path, num_workers=workers)
+    for name in names:
+        if name in jobs:
+            _draw_results(name, jobs[name], path, output)
+        elif not quick or name == "mollifier":
+            measured, plot = GUIDE[name]
+            table_path = output / f"{name}.csv"
+            if not redraw:
+                measured().round(6).to_csv(table_path, index=False)
+            _save(plot(pd.read_csv(table_path)), output / f"{name}.png")
+
+
+def _draw_results(name: str, jobs: list[Job], path: Path, output: Path) -> None:
+    table = read_results(path, keys=[job.key for job in jobs])
+    failed = table[table["error"].notna()]
+    for row in failed.itertuples():
+        click.secho(f"failed: {row.key}: {row.error}", fg="red", err=True)
+    table.drop(columns="grid", errors="ignore").to_csv(output / f"{name}.csv", index=False)
+    _save(_DRAWN[name](table), output / f"{name}.png")
+    if name.startswith("decision"):
+        click.echo(crossings(table).to_string(index=False, float_format=lambda value: f"{value:.3f}"))
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    click.echo(str(path))
+
+
+if __name__ == "__main__":
+    main()

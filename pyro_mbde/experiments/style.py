@@ -1,0 +1,59 @@
+"""How systems look in every figure, and what a figure says of itself."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+# Told apart by people with colour-blindness, and in grey by their markers and line styles.
+INK, BLUE, ORANGE, GREEN, PALE = "#333333", "#0072b2", "#d55e00", "#009e73", "#9a9a9a"
+PURPLE, SKY, YELLOW = "#aa4499", "#56b4e9", "#b59f00"
+#: Its lightness grows with the value, so it reads in grey.
+SEQUENTIAL = "viridis"
+
+
+class Look(NamedTuple):
+    """A system in a legend and as a line.
+
+    Attributes:
+        label: what the legend calls it.
+        color: of line and markers.
+        linestyle: of the line.
+        marker: at the points.
+    """
+
+    label: str
+    color: str
+    linestyle: str
+    marker: str
+
+    def line(self) -> dict[str, Any]:
+        """Keywords of a line."""
+        return {"color": self.color, "linestyle": self.linestyle, "marker": self.marker, "markersize": 5}
+
+
+LOOKS = {
+    "mbde-paper": Look("MBDE as in the paper", INK, "-.", "x"),
+    "projection": Look("KL projection, skew 0.3", ORANGE, "-", "o"),
+    "projection-box": Look("KL projection, base uniform\non DPB's box", GREEN, "-", "D"),
+    "dpb-paper": Look("DPB as in the paper", BLUE, "--", "s"),
+    "dpb": Look("DPB, one row protected", SKY, "--", "^"),
+    "dpb-all": Look("DPB, all rows protected", PURPLE, "--", "v"),
+    "dpgan": Look("DPGAN", GREEN, ":", "D"),
+    "flow": Look("RealNVP by DP-SGD", PURPLE, "-.", "v"),
+    "mst": Look("MST", YELLOW, "--", "P"),
+    "unbounded": Look("unbounded logits, NOT private", PALE, ":", "*"),
+}
+
+
+def add_caption(figure: Figure, text: str, width: int) -> None:
+    """Writes below a figure what is guaranteed in it, and whom that protects.
+
+    Args:
+        figure: of matplotlib, with a constrained layout.
+        text: the caption.
+        width: letters in a line.
+    """
+    figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=8, color=INK, x=0.01, ha="left")

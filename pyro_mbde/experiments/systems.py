@@ -1,0 +1,173 @@
+"""What is compared: our two fits, the most that can be reached, and the rivals, each as a function of a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde.baselines.bernstein import BernsteinKDE
+from pyro_mbde.baselines.dpgan import DPGAN
+from pyro_mbde.baselines.flow import DPFlow
+from pyro_mbde.baselines.kde import KDE
+from pyro_mbde.baselines.mst import MST
+from pyro_mbde.baselines.unbounded import UnboundedMBDE
+from pyro_mbde.training.density_ratio import DensityRatio
+from pyro_mbde.training.mbde import MBDE
+
+
+class Table(NamedTuple):
+    """A table with what is public about it.
+
+    Attributes:
+        rows: shape ``(n, *event_shape)``.
+        base: Q0.
+        low: of the public range, of the event's shape.
+        high: of the public range.
+        box: lower and upper edge of a cube for quadrature; None beyond two dimensions.
+    """
+
+    rows: Tensor
+    base: Distribution
+    low: Tensor
+    high: Tensor
+    box: tuple[float, float] | None
+
+
+class Setting(NamedTuple):
+    """At what a system is run.
+
+    Attributes:
+        epsilon: of one draw for ours, of the whole density for rivals; in nats.
+        delta: of rivals that need one.
+        group_size: rows that a rival protects together; None for all of them.
+        seed: of the fit.
+        quick: whether to train too little, to see that all runs.
+        num_steps: of a GAN's critic.
+    """
+
+    epsilon: float
+    delta: float
+    group_size: int | None
+    seed: int
+    quick: bool
+    num_steps: int = 10_000
+
+
+def _paper(table: Table, setting: Setting) -> Distribution:
+    """Section 5 of the paper, with exact draws of Q_{t-1} for its Markov chain: the same law, half the time."""
+    trainer = MBDE.paper(table.base, setting.epsilon, seed=setting.seed, progress=False)
+    trainer.sampler = "rejection"
+    if setting.quick:
+        trainer.weak_learner = dataclasses.replace(trainer.weak_learner, num_steps=40)
+        trainer.num_samples = 1000
+    return trainer.fit(table.rows)
+
+
+def _projection(table: Table, setting: Setting) -> Distribution:
+    """One log density ratio, projected on the set of skew 0.3."""
+    trainer = DensityRatio(table.base, seed=setting.seed, progress=False)
+    if setting.quick:
+        trainer.weak_learner = dataclasses.replace(trainer.weak_learner, num_steps=60)
+        trainer.ensemble_size = 2
+    return trainer.fit(table.rows).mollify(setting.epsilon)
+
+
+def _unbounded(table: Table, setting: Setting) -> Distribution:
+    """The authors' published code. Not private."""
+    if table.box is None:
+        raise ValueError("box must be given: the unbounded variant is normalised by quadrature.")
+    trainer = UnboundedMBDE(table.base, setting.epsilon, box=table.box, seed=setting.seed, progress=False)
+    if setting.quick:
+        trainer.weak_learner = dataclasses.replace(trainer.weak_learner, num_steps=40)
+    return trainer.fit(table.rows)
+
+
+def _bernstein(table: Table, setting: Setting) -> Distribution:
+    """DPB with a public bandwidth, noise by the true sensitivity and values clipped at 0."""
+    low, high, epsilon, group_size, seed, _ = _on_box(table, setting)
+    return BernsteinKDE(low, high, epsilon, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+
+
+def _bernstein_paper(table: Table, setting: Setting) -> Distribution:
+    """DPB as the paper runs it: bandwidth by cross-validation, which is not private."""
+    low, high, epsilon, group_size, seed, _ = _on_box(table, setting)
+    return BernsteinKDE.paper(low, high, epsilon, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+
+
+def _mst(table: Table, setting: Setting) -> Distribution:
+    """A spanning tree of noisy marginals over binned columns."""
+    low, high, epsilon, group_size, seed, delta = _on_box(table, setting)
+    return MST(low, high, epsilon, delta=delta, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+
+
+def _on_box(table: Table, setting: Setting) -> tuple[Tensor, Tensor, float, int | None, int, float]:
+    return table.low, table.high, setting.epsilon, setting.group_size, setting.seed, setting.delta
+
+
+def _gan(table: Table, setting: Setting) -> Distribution:
+    """Wasserstein GAN with a critic trained by DP-SGD."""
+    return DPGAN(
+        table.base,
+        setting.epsilon,
+        delta=setting.delta,
+        group_size=setting.group_size,
+        num_steps=50 if setting.quick else setting.num_steps,
+        num_density_draws=100 if setting.quick else 2000,
+        seed=setting.seed,
+        progress=False,
+    ).fit(table.rows)
+
+
+def _flow(table: Table, setting: Setting) -> Distribution:
+    """RealNVP flow trained by DP-SGD."""
+    return DPFlow(
+        table.base,
+        setting.epsilon,
+        delta=setting.delta,
+        group_size=setting.group_size,
+        seed=setting.seed,
+        progress=False,
+        num_steps=20 if setting.quick else 500,
+    ).fit(table.rows)
+
+
+def _kde(table: Table, setting: Setting) -> Distribution:
+    """Kernel density estimate without privacy."""
+    return KDE(table.base, seed=setting.seed).fit(table.rows)
+
+
+def _base(table: Table, setting: Setting) -> Distribution:
+    """Q0 itself, which costs nothing."""
+    return table.base
+
+
+#: By the names that jobs use.
+SYSTEMS: dict[str, Callable[[Table, Setting], Distribution]] = {
+    "mbde-paper": _paper,
+    "projection": _projection,
+    "unbounded": _unbounded,
+    "dpb": _bernstein,
+    "dpb-paper": _bernstein_paper,
+    "dpgan": _gan,
+    "flow": _flow,
+    "mst": _mst,
+    "kde": _kde,
+    "base": _base,
+}
+
+
+def fit(system: str, table: Table, setting: Setting) -> Distribution:
+    """Returns the density that a system fits to a table.
+
+    Args:
+        system: one of :data:`SYSTEMS`.
+        table: what it is fitted to.
+        setting: at what budget.
+    """
+    with torch.inference_mode(False):
+        return SYSTEMS[system](table, setting)
