@@ -113,7 +113,8 @@ def test_one_row_moves_the_gradient_no_further_than_the_bound() -> None:
 
 
 def test_one_dimension_is_a_normal() -> None:
-    density = quick(dist.Normal(0.0, 1.0), 0.5 * torch.randn(5000) + 2, num_steps=400, batch_size=500)
+    """At the table's mean and deviation, where clipping is no matter."""
+    density = quick(dist.Normal(0.0, 1.0), 0.5 * torch.randn(2000) + 2, num_steps=150, batch_size=200, max_grad_norm=50.0)
     assert density.event_shape == ()
     assert density.sample((3, 2)).shape == (3, 2)
     assert integral(density, (-9.0, 9.0)) == pytest.approx(1, abs=1e-4)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, message, seeded
 from pyro_mbde.base import ClosedUniform
+from pyro_mbde.baselines.common import check_box
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.baselines.polynomials import BernsteinDensity, iterate, least_value
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -99,7 +100,7 @@ class BernsteinKDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.low, self.high = _check_box(low, high)
+        self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
         self.group_size = None if group_size is None else check_count("group_size", group_size)
         self.bandwidth: float | None = check_number(
@@ -300,24 +301,3 @@ def lattice_rule(bandwidth: float, num_dims: int, iterations: int, noise_scale: 
 
     largest = min(_LARGEST_BY_RULE, int(_MOST_BY_RULE ** (1 / num_dims) + 1e-9) - 1)
     return min(range(1, largest + 1), key=error)
-
-
-def _check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The edges as two tensors of one shape and dtype."""
-    edges = []
-    for name, edge in (("low", low), ("high", high)):
-        if isinstance(edge, bool) or not isinstance(edge, int | float | Tensor):
-            raise TypeError(message(name, "be a number or a tensor", edge))
-        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
-        edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
-    dtype = torch.promote_types(edges[0].dtype, edges[1].dtype)
-    broadcast: Any = torch.broadcast_tensors  # torch leaves it unannotated
-    try:
-        lower, upper = (edge.to(dtype).clone() for edge in broadcast(*edges))
-    except RuntimeError as error:
-        raise ValueError(message("high", "have the shape of low", tuple(edges[1].shape))) from error
-    if lower.dim() > 1 or not lower.numel():
-        raise ValueError(message("low", "have shape () or (d,)", tuple(lower.shape)))
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
-        raise ValueError(message("high", "be above low, both finite", high))
-    return lower, upper

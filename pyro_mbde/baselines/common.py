@@ -136,3 +136,24 @@ class FittedDensity(TorchDistribution):
         num_draws = torch.Size(sample_shape).numel()
         with torch.no_grad():
             return self._draw(num_draws).to(self.dtype).reshape(shape)
+
+
+def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The edges as two tensors of one shape and dtype."""
+    edges = []
+    for name, edge in (("low", low), ("high", high)):
+        if isinstance(edge, bool) or not isinstance(edge, int | float | Tensor):
+            raise TypeError(message(name, "be a number or a tensor", edge))
+        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
+        edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
+    dtype = torch.promote_types(edges[0].dtype, edges[1].dtype)
+    broadcast: Any = torch.broadcast_tensors  # torch leaves it unannotated
+    try:
+        lower, upper = (edge.to(dtype).clone() for edge in broadcast(*edges))
+    except RuntimeError as error:
+        raise ValueError(message("high", "have the shape of low", tuple(edges[1].shape))) from error
+    if lower.dim() > 1 or not lower.numel():
+        raise ValueError(message("low", "have shape () or (d,)", tuple(lower.shape)))
+    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
+        raise ValueError(message("high", "be above low, both finite", high))
+    return lower, upper

@@ -15,9 +15,8 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, seeded
 from pyro_mbde.base import ClosedUniform
-from pyro_mbde.baselines.bernstein import _check_box
 from pyro_mbde.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
-from pyro_mbde.baselines.common import require
+from pyro_mbde.baselines.common import check_box, require
 from pyro_mbde.baselines.tree import MSTDensity, Pair, bins_of, directed
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.privacy.zcdp import zcdp_rho
@@ -106,7 +105,7 @@ class MST:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.low, self.high = _check_box(low, high)
+        self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         self.group_size = None if group_size is None else check_count("group_size", group_size)

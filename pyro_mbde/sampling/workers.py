@@ -79,6 +79,8 @@ def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk:
                 with warnings.catch_warnings():
                     # Python 3.12 and later warn of forking beside other threads; a worker that hangs for it is noticed.
                     warnings.simplefilter("ignore", DeprecationWarning)
+                    # JAX says the same where anything has imported it; no worker uses it.
+                    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                     process.start()
                 sender.close()
                 workers[receiver], last_heard[receiver] = process, time.monotonic()
