@@ -165,7 +165,12 @@ def total_variation(
 
 
 def mode_coverage(
-    target: Distribution, density: Distribution, *, mass: float = 0.95, num_draws: int = 100_000
+    target: Distribution,
+    density: Distribution,
+    box: Box | None = None,
+    *,
+    mass: float = 0.95,
+    num_draws: int = 100_000,
 ) -> Estimate:
     r"""Returns the share of the target that the density's smallest region of a given mass covers.
 
@@ -173,12 +178,13 @@ def mode_coverage(
         P\bigl(q(x) > t\bigr) \quad \text{with } t \text{ such that } Q\bigl(q(x) > t\bigr) = \text{mass} .
 
     The superlevel set :math:`\{q > t\}` is the smallest region that holds ``mass`` of Q. A density that misses modes
-    of P covers less of P than of itself. The standard error is that of 20 independent replicates, so it holds the
-    error of the level t too.
+    of P covers less of P than of itself. On draws, the standard error is that of 20 independent replicates, so it holds
+    the error of the level t too.
 
     Args:
         target: P.
         density: Q.
+        box: lower and upper edge of a cube that holds almost all of P and of Q, for quadrature; ``None`` for draws.
         mass: in (0, 1).
         num_draws: draws of P and of Q, at least 400.
 
@@ -195,6 +201,8 @@ def mode_coverage(
         True
     """
     mass = check_number("mass", mass, "be in (0, 1)", lambda value: 0 < value < 1)
+    if box is not None:
+        return Estimate(_coverage_by_quadrature(target, density, box, mass), 0.0)
     size = check_count("num_draws", num_draws, minimum=400) // _NUM_REPLICATES
     shape = torch.Size([_NUM_REPLICATES * size])
     with torch.no_grad():
@@ -207,6 +215,20 @@ def mode_coverage(
     share = ((mass - above) / at_level).clamp(0, 1)
     covered = (of_target > levels).double().mean(1) + share * (of_target == levels).double().mean(1)
     return Estimate(float(covered.mean()), float(covered.std() / math.sqrt(_NUM_REPLICATES)))
+
+
+def _coverage_by_quadrature(target: Distribution, density: Distribution, box: Box, mass: float) -> float:
+    with torch.no_grad():
+        points, _ = quadrature_grid(box, target.event_shape)
+        of_density, of_target = _log_prob(density, points), torch.softmax(_log_prob(target, points), 0)
+    order = of_density.argsort(descending=True)
+    held = torch.softmax(of_density, 0)[order].cumsum(0)
+    level = of_density[order][int(torch.searchsorted(held, mass * held[-1]).clamp(max=len(held) - 1))]
+    # Of a plateau at the level, as much as makes up the mass.
+    above, at_level = of_density > level, of_density == level
+    inside = torch.softmax(of_density, 0)
+    share = ((mass - inside[above].sum()) / inside[at_level].sum()).clamp(0, 1)
+    return float(of_target[above].sum() + share * of_target[at_level].sum())
 
 
 def compare(
@@ -242,7 +264,7 @@ def compare(
             "nll": negative_log_likelihood(target, density, box, num_draws=num_draws),
             "kl": kl_divergence(target, density, box, num_draws=num_draws),
             "total_variation": total_variation(target, density, box, num_draws=num_draws),
-            "mode_coverage": mode_coverage(target, density, num_draws=num_draws),
+            "mode_coverage": mode_coverage(target, density, box, num_draws=num_draws),
         }
         rows.append(
             {

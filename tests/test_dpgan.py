@@ -27,7 +27,7 @@ def normal(num_dims: int) -> dist.TorchDistribution:
 
 
 def quick(base: Any, data: Any, epsilon: float = math.inf, **options: Any) -> GeneratorDensity:
-    options = {"num_steps": 30, "batch_size": 50, "seed": 0, "progress": False, **options}
+    options = {"num_steps": 30, "batch_size": 20, "seed": 0, "progress": False, **options}
     return DPGAN(base, epsilon, **options).fit(data)
 
 

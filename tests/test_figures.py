@@ -42,7 +42,6 @@ def fake_row(job: Job) -> dict[str, Any]:
     return row | {
         "nll": nll,
         "coverage": 0.5 + job.epsilon / 100 + job.repeat / 50,
-        "coverage_se": 0.01,
         "grid": GRID,
         "log_ratio_range": 9.5,
     }
@@ -168,10 +167,10 @@ def test_metrics_lines_are_the_rows() -> None:
 def test_failed_jobs_leave_gaps(name: str) -> None:
     table = fake_table(name)
     rival = table["system"].isin(["dpb-paper"])
-    table.loc[rival, ["nll", "coverage", "coverage_se", "grid"]] = None
+    table.loc[rival, ["nll", "coverage", "grid"]] = None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = PLOTS[name](table.astype({"nll": float, "coverage": float, "coverage_se": float}))
+        figure = PLOTS[name](table.astype({"nll": float, "coverage": float}))
         figure.canvas.draw()
     plt.close(figure)
 

@@ -24,7 +24,7 @@ def normal(num_dims: int) -> dist.TorchDistribution:
 
 
 def quick(base: Any, data: Any, epsilon: float = math.inf, **options: Any) -> FlowDensity:
-    options = {"num_steps": 30, "batch_size": 100, "seed": 0, "progress": False, **options}
+    options = {"num_steps": 30, "batch_size": 20, "seed": 0, "progress": False, **options}
     return DPFlow(base, epsilon, **options).fit(data)
 
 
@@ -35,7 +35,7 @@ def skewed() -> FlowDensity:
         torch.manual_seed(5)
         first = 0.7 * torch.randn(2000) + 1
         rows = torch.stack([first, first.square() / 2 + 0.4 * torch.randn(2000)], 1)
-        return quick(normal(2), rows, num_steps=150)
+        return quick(normal(2), rows, num_steps=150, batch_size=100)
 
 
 def integral(density: FlowDensity, box: tuple[float, float]) -> float:
@@ -114,7 +114,9 @@ def test_one_row_moves_the_gradient_no_further_than_the_bound() -> None:
 
 def test_one_dimension_is_a_normal() -> None:
     """At the table's mean and deviation, where clipping is no matter."""
-    density = quick(dist.Normal(0.0, 1.0), 0.5 * torch.randn(2000) + 2, num_steps=150, batch_size=200, max_grad_norm=50.0)
+    density = quick(
+        dist.Normal(0.0, 1.0), 0.5 * torch.randn(2000) + 2, num_steps=150, batch_size=200, max_grad_norm=50.0
+    )
     assert density.event_shape == ()
     assert density.sample((3, 2)).shape == (3, 2)
     assert integral(density, (-9.0, 9.0)) == pytest.approx(1, abs=1e-4)
@@ -208,7 +210,7 @@ def test_shown(capsys: pytest.CaptureFixture[str], skewed: FlowDensity) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "most"), [(0.1, 6.0), (1.0, 5.3), (10.0, 5.0)])
+@pytest.mark.parametrize(("epsilon", "most"), [(0.1, 5.5), (1.0, 5.0), (10.0, 4.8)])
 def test_learns_the_ring(epsilon: float, most: float) -> None:
     """The base alone has 10.34 nats, the ring itself 4.14."""
     problem = ring()

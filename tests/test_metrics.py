@@ -126,3 +126,20 @@ def test_more_dimensions_than_a_grid_has() -> None:
 def test_mass_is_a_probability(mass: float) -> None:
     with pytest.raises(ValueError, match="mass must be in"):
         mode_coverage(P, Q, mass=mass)
+
+
+@pytest.mark.parametrize("width", [0.5, 1.0, 2.0])
+def test_mode_coverage_by_quadrature(width: float) -> None:
+    """The central 95 per cent of a normal cover of the standard one what the error function says."""
+    target, density = (torch.distributions.Normal(torch.tensor(0.0), torch.tensor(scale)) for scale in (1.0, width))
+    exact = math.erf(1.959964 * width / math.sqrt(2))
+    assert mode_coverage(target, density, (-12.0, 12.0)).value == pytest.approx(exact, abs=1e-3)
+    drawn = mode_coverage(target, density)
+    assert drawn.value == pytest.approx(exact, abs=5 * drawn.standard_error)
+
+
+def test_mode_coverage_of_a_plateau_by_quadrature() -> None:
+    """A uniform density's smallest region of mass 0.95 may lie anywhere: it counts as 0.95 of what is inside."""
+    uniform = torch.distributions.Uniform(torch.tensor(-2.0), torch.tensor(2.0), validate_args=False)
+    normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(0.1))
+    assert mode_coverage(normal, uniform, (-4.0, 4.0)).value == pytest.approx(0.95, abs=1e-3)

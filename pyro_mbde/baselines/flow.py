@@ -50,7 +50,8 @@ class DPFlow:
         num_steps: gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1.
         learning_rate: of Adam, at the start, above 0.
-        max_grad_norm: norm that a row's gradient is clipped to, above 0.
+        max_grad_norm: norm that a row's gradient is clipped to, above 0. Gradients of a standardised log-density have
+            norms of 10 to 40; far smaller bounds favour the rows in the middle, and the density comes out too narrow.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
@@ -86,7 +87,7 @@ class DPFlow:
         num_steps: int = 500,
         batch_size: int = 500,
         learning_rate: float = 0.01,
-        max_grad_norm: float = 1.0,
+        max_grad_norm: float = 20.0,
         num_samples: int = 10_000,
         seed: int | None = None,
         progress: bool = True,
