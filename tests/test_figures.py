@@ -19,8 +19,8 @@ from pyro_mbde.experiments import __main__ as command
 from pyro_mbde.experiments import sweeps
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
-from pyro_mbde.experiments.measure import GRID_EDGES, decode_grid, encode_grid, find_problem, grid_points, measure
-from pyro_mbde.experiments.problems import RANDOM, random_1d, random_2d, ring
+from pyro_mbde.experiments.measure import GRID_EDGES, decode_grid, encode_grid, grid_points, measure
+from pyro_mbde.experiments.problems import RANDOM, find_problem, random_1d, random_2d, ring
 from pyro_mbde.experiments.runner import Job
 from pyro_mbde.experiments.sweeps import SWEEPS
 from pyro_mbde.experiments.systems import SYSTEMS
@@ -87,6 +87,20 @@ def test_bounds_hold_the_target(name: str) -> None:
     assert problem.bounds is not None
     points, volume = quadrature_grid(problem.bounds, problem.base.event_shape)
     assert float(problem.target.log_prob(points).double().exp().sum() * volume) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_problem_over_its_rivals_box() -> None:
+    for name in ("ring-box", "mixture-1d-box", "random-2d-box"):
+        problem, plain = find_problem(name, 2), find_problem(name.removesuffix("-box"), 2)
+        assert problem.base.event_shape == plain.base.event_shape
+        points = plain.target.sample(torch.Size([100]))
+        assert torch.equal(problem.target.log_prob(points), plain.target.log_prob(points))
+        assert problem.bounds is not None
+        assert float(problem.base.log_prob(points).exp()[0]) == pytest.approx(
+            (problem.bounds[1] - problem.bounds[0]) ** -max(len(plain.base.event_shape) * 2, 1)
+        )
+    with pytest.raises(ValueError, match="name must be of a problem with public bounds"):
+        find_problem("claw-box")
 
 
 def test_grid_round_trip() -> None:

@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid, find_problem
-from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, add_caption
+from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid
+from pyro_mbde.experiments.problems import find_problem
+from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption
 from pyro_mbde.experiments.sweeps import FIRST
 
 _OURS = "Ours: ε protects all rows at once, in one draw; k draws cost k ε."
@@ -36,7 +37,7 @@ def plot_first(table: pd.DataFrame) -> Figure:
         axis.plot(sizes, ours, color=ORANGE, linestyle="-", label="ours")
         axis.set(xscale="log", yscale="log", xlabel=label, title=title, ylabel="times that of one")
         axis.legend(frameon=False, fontsize="small")
-    _show(axes[2], encode_grid(find_problem("ring", 0).target), "target P")
+    _show(axes[2], encode_grid(find_problem("ring").target), "target P")
     names = {"projection": "projection", "mbde-paper": "MBDE", "dpb-paper": "DPB", "dpgan": "DPGAN"}
     for axis, (system, epsilon) in zip(axes[3:], FIRST.items(), strict=True):
         row = _rows(table, system, epsilon)
@@ -61,20 +62,20 @@ def plot_random_2d(table: pd.DataFrame) -> Figure:
 
 
 def _contours(table: pd.DataFrame, title: str) -> Figure:
-    systems = ("dpb-paper", "mbde-paper", "projection")
+    systems = ("dpb-paper", "mbde-paper", "projection", "projection-box")
     epsilons = sorted(table["epsilon"].unique(), reverse=True)
-    problem = find_problem(str(table["problem"].iloc[0]), 0)
-    figure = plt.figure(figsize=(1.35 * (len(epsilons) + 1), 5.6), layout="constrained")
-    axes: Any = figure.subplots(3, len(epsilons) + 1, squeeze=False)
+    problem = find_problem(str(table["problem"].iloc[0]))
+    figure = plt.figure(figsize=(1.35 * (len(epsilons) + 1), 7.2), layout="constrained")
+    axes: Any = figure.subplots(4, len(epsilons) + 1, squeeze=False)
     for index, system in enumerate(systems):
         _show(axes[index, 0], encode_grid(problem.target), "target P" if index == 0 else "")
-        axes[index, 0].set_ylabel(LOOKS[system].label.split(",")[0], fontsize=8)
+        axes[index, 0].set_ylabel(LOOKS[system].label.replace(", ", ",\n"), fontsize=8)
         for axis, epsilon in zip(axes[index, 1:], epsilons, strict=True):
             row = _rows(table, system, epsilon)
             _show(axis, _first_text(row, "grid"), f"ε = {epsilon:g}" if index == 0 else "")
             axis.set_xlabel(f"NLL {_mean(row, 'nll'):.2f}", fontsize=8)
     figure.suptitle(f"{title}; NLL in nats", fontsize=10)
-    caption = f"{_OURS} {_DPB_PAPER} Squares of side 12; each panel has its own scale, darkest at 0."
+    caption = f"{_OURS} {_DPB_PAPER} The box is DPB's. Squares of side 12; each panel has its own scale, darkest at 0."
     add_caption(figure, caption, 24 * len(epsilons))
     return figure
 
@@ -85,22 +86,14 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
     figure = plt.figure(figsize=(11, 8.5), layout="constrained")
     axes: Any = figure.subplots(2, 2, sharex=True)
     for column, (problem, title) in enumerate(titles.items()):
-        part = table[table["problem"] == problem]
+        part = table[table["problem"].isin((problem, f"{problem}-box"))]
         nll, coverage = axes[0, column], axes[1, column]
-        for system in ("mbde-paper", "projection", "dpb-paper", "dpb", "dpb-all", "unbounded"):
-            rows = _of_system(part, system).sort_values("epsilon")
-            look = LOOKS[system]
-            label = look.label
-            if system == "unbounded" and not rows.empty:
-                label += f"\n({_ranges(rows)})"
+        for system in ("mbde-paper", "projection", "projection-box", "dpb-paper", "dpb", "dpb-all", "unbounded"):
+            rows, look = _of_system(part, system), LOOKS[system]
             if not rows.empty:
-                nll.plot(rows["epsilon"], rows["nll"], label=label, **look.line())
-                coverage.plot(rows["epsilon"], rows["coverage"], **look.line())
-        if problem == "ring":
-            rows = table[table["problem"] == "ring-box"].sort_values("epsilon")
-            look = LOOKS["projection-box"]
-            nll.plot(rows["epsilon"], rows["nll"], label=look.label, **look.line())
-            coverage.plot(rows["epsilon"], rows["coverage"], **look.line())
+                label = f"{look.label}\n({_ranges(rows)})" if system == "unbounded" else look.label
+                _band(nll, rows, "nll", look, label)
+                _band(coverage, rows, "coverage", look, label)
         for skew, color in ((0.5, INK), (0.3, ORANGE)):
             rows = part[(part["system"] == "limit") & (part["skew"] == skew)].sort_values("epsilon")
             nll.plot(rows["epsilon"], rows["nll"], color=color, linewidth=0.9, label=f"best reachable, skew {skew:g}")
@@ -112,13 +105,14 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
         nll.set(title=title, xscale="log", yscale="log", ylabel="NLL, nats")
         nll.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         nll.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if _shown(value) else "")
-        coverage.set(xlabel="ε, nats", ylabel="mode coverage, share of P", ylim=(0, 1.02))
+        coverage.set(xlabel="ε, nats", ylabel="mode coverage, share of P")
+        coverage.set_ylim(0 if part["coverage"].min() < 0.5 else 0.9, 1.01)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     add_caption(
         figure,
-        f"10,000 rows. {_OURS} {_DPB_PAPER} {_INTEGRAL} One fit at each ε, of one table. The unbounded "
-        "variant is that of the authors' published code: no ε fixed beforehand covers it.",
+        f"10,000 rows. {_OURS} {_DPB_PAPER} {_INTEGRAL} DPB: medians and all of five tables; ours: one table. The "
+        "unbounded variant is that of the authors' published code: no ε fixed beforehand covers it.",
         150,
     )
     return figure
@@ -176,11 +170,20 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
 
 
 def _of_system(table: pd.DataFrame, system: str) -> pd.DataFrame:
-    """Rows of a system. DPB that protects all rows is one of its own."""
+    """Rows of a system. DPB that protects all rows is one of its own, as is the projection over a box."""
     everything = table["group_size"] == 0 if "group_size" in table else pd.Series(False, table.index)
-    if system == "dpb-all":
-        return table[(table["system"] == "dpb") & everything]
-    return table[(table["system"] == system) & ~everything]
+    boxed = table["problem"].str.endswith("-box")
+    name = system.removesuffix("-all").removesuffix("-box")
+    return table[
+        (table["system"] == name) & (everything == system.endswith("-all")) & (boxed == system.endswith("-box"))
+    ]
+
+
+def _band(axis: Axes, rows: pd.DataFrame, column: str, look: Look, label: str) -> None:
+    """Medians over the repeats as a line, all of them as a band."""
+    groups = rows.groupby("epsilon")[column]
+    axis.plot(groups.median(), label=label, **look.line())
+    axis.fill_between(groups.min().index, groups.min(), groups.max(), color=look.color, alpha=0.15, linewidth=0)
 
 
 def _rows(table: pd.DataFrame, system: str, epsilon: float) -> pd.DataFrame:

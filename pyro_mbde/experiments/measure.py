@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import seeded
 from pyro_mbde.experiments.medical import load_rows, public_base, split_rows
-from pyro_mbde.experiments.problems import PROBLEMS, RANDOM, Problem
+from pyro_mbde.experiments.problems import Problem, find_problem
 from pyro_mbde.experiments.runner import Job
 from pyro_mbde.experiments.systems import Setting, Table, fit
 from pyro_mbde.limits import best_reachable
@@ -59,11 +59,6 @@ def measure(job: Job) -> Row:
         **_guarantee(density),
     }
     return row | ({"grid": encode_grid(density)} if problem.base.event_shape == (2,) else {})
-
-
-def find_problem(name: str, repeat: int) -> Problem:
-    """Returns a problem by its name; ``repeat`` seeds the places of a random one."""
-    return RANDOM[name](repeat) if name in RANDOM else PROBLEMS[name]()
 
 
 def _bounds(problem: Problem) -> tuple[float, float]:

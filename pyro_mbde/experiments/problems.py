@@ -11,6 +11,8 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
+from pyro_mbde._runtime import message
+
 
 class Problem(NamedTuple):
     """A target P with the public base Q0 it is learned from.
@@ -49,14 +51,6 @@ def _standard_normal(num_dims: int) -> dist.TorchDistribution:
 def ring() -> Problem:
     """Eight normals of covariance 0.5 I at radius 4: the base hardly meets them, so the privacy barrier decides."""
     return Problem("ring", _ring(4.0, math.sqrt(0.5)), _standard_normal(2), (-9.0, 9.0), (-8.0, 8.0))
-
-
-def ring_box() -> Problem:
-    """The ring over the public range that rivals on a box are told: the same public knowledge for all."""
-    _, target, _, _, bounds = ring()
-    uniform: Any = dist.Uniform  # Pyro leaves it unannotated
-    base = uniform(torch.full((2,), -8.0), torch.full((2,), 8.0)).to_event(1)
-    return Problem("ring-box", target, base, bounds, bounds)
 
 
 def ring_tight() -> Problem:
@@ -149,9 +143,31 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 DOMAINS = {problem().name: problem for problem in (ring, ring_tight, mixture_1d)}
 SCALES = {problem().name: problem for problem in (spikes, unequal, stripes, claw)}
 DIMENSIONS = {problem().name: problem for problem in (mixture_5d, mixture_10d)}
-PROBLEMS = {**DOMAINS, "ring-box": ring_box, **SCALES, **DIMENSIONS}
+PROBLEMS = {**DOMAINS, **SCALES, **DIMENSIONS}
 #: The paper's, whose places depend on a seed.
 RANDOM: dict[str, Callable[[int], Problem]] = {
     **{f"random-1d-{num_modes}": partial(random_1d, num_modes) for num_modes in range(1, 11)},
     "random-2d": random_2d,
 }
+
+
+def find_problem(name: str, seed: int = 0) -> Problem:
+    """Returns a problem by its name.
+
+    Args:
+        name: of :data:`PROBLEMS` or :data:`RANDOM`. With ``-box`` added, the base is uniform on the public range that
+            rivals on a box are told: the same public knowledge for all.
+        seed: of the places of a random one.
+
+    Example:
+        >>> find_problem("mixture-1d-box").base
+        Uniform(low: -2.0, high: 3.0)
+    """
+    if not name.endswith("-box"):
+        return RANDOM[name](seed) if name in RANDOM else PROBLEMS[name]()
+    problem = find_problem(name.removesuffix("-box"), seed)
+    if problem.bounds is None:
+        raise ValueError(message("name", "be of a problem with public bounds", name))
+    low, high = (torch.full(problem.base.event_shape, edge) for edge in problem.bounds)
+    uniform: Any = dist.Uniform  # Pyro leaves it unannotated
+    return Problem(name, problem.target, uniform(low, high).to_event(low.dim()), problem.bounds, problem.bounds)

@@ -13,7 +13,8 @@ RING_EPSILONS = (5.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25, 0.1)
 PLANE_EPSILONS = (10.0, *RING_EPSILONS)
 LINE_EPSILONS = (0.25, 0.5, 1.0, 2.0)
 NUM_MODES = tuple(range(1, 11))
-NUM_REPEATS = 4
+#: The paper's repeats; those of noisy rivals on the problems that it shows once.
+NUM_REPEATS, NUM_NOISES = 4, 5
 #: Ours twice, as the paper has it and as the projection.
 OURS = ("mbde-paper", "projection")
 SKEWS = (0.5, 0.3)
@@ -49,9 +50,13 @@ def random_2d(*, quick: bool = False) -> list[Job]:
 
 def _contours(problem: str, epsilons: Iterable[float], *, quick: bool) -> list[Job]:
     return [
-        _job(problem, system, epsilon, quick=quick)
+        _job(name, system, epsilon, quick=quick)
         for epsilon in _some(epsilons, _QUICK_EPSILONS, quick=quick)
-        for system in ("dpb-paper", *OURS)
+        for name, system in (
+            (problem, "dpb-paper"),
+            *((problem, ours) for ours in OURS),
+            (f"{problem}-box", "projection"),
+        )
     ]
 
 
@@ -60,12 +65,14 @@ def metrics(*, quick: bool = False) -> list[Job]:
     jobs = []
     for problem in ("ring", "mixture-1d"):
         for epsilon in _some(PLANE_EPSILONS, _QUICK_EPSILONS, quick=quick):
-            jobs += [_job(problem, system, epsilon, quick=quick) for system in (*OURS, "dpb-paper", "dpb")]
-            jobs.append(_job(problem, "dpb", epsilon, quick=quick, options=[("group_size", 0)]))
+            jobs += [_job(problem, system, epsilon, quick=quick) for system in OURS]
+            jobs.append(_job(f"{problem}-box", "projection", epsilon, quick=quick))
+            for repeat in range(1 if quick else NUM_NOISES):
+                jobs += [_job(problem, system, epsilon, repeat, quick=quick) for system in ("dpb-paper", "dpb")]
+                jobs.append(_job(problem, "dpb", epsilon, repeat, quick=quick, options=[("group_size", 0)]))
             jobs += [_job(problem, "limit", epsilon, quick=quick, options=[("skew", skew)]) for skew in SKEWS]
             if problem == "ring":
                 jobs.append(_job(problem, "unbounded", epsilon, quick=quick))
-                jobs.append(_job("ring-box", "projection", epsilon, quick=quick))
         jobs += [_job(problem, system, 1.0, quick=quick) for system in ("base", "kde")]
     return jobs
 
