@@ -191,4 +191,4 @@ def test_lands_on_the_modes_of_the_ring(epsilon: float) -> None:
     landed = distances < 3 * math.sqrt(0.5)
     assert float(landed.float().mean()) >= 0.9
     assert int((torch.bincount(modes[landed], minlength=8) > 50).sum()) >= 4
-    assert seconds < 300  # about 40 on an idle core
+    assert seconds < 300  # about 50 on an idle core

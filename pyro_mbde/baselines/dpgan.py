@@ -35,8 +35,9 @@ class DPGAN:
     Only the critic sees the table. An example is a pair of a row and a draw of the generator, with the loss
     :math:`f(G(z_i)) - f(x_i)`, so that clipping holds what one row does to a step
     (:class:`~pyro_mbde.baselines.dp_sgd.PrivateSteps`). The generator learns from the critic alone, by post-processing.
-    Both take RMSprop. The defaults of batch, delta and steps are those of the method's authors; the paper's clipping of
-    weights, from which they derive a bound of the gradients, is kept beside that of the gradients themselves.
+    Both take RMSprop, with rates that fall to 0 along a cosine: at constant ones they circle each other to the end. The
+    defaults of batch, delta and steps are those of the method's authors; the paper's clipping of weights, from which
+    they derive a bound of the gradients, is kept beside that of the gradients themselves.
 
     Privacy:
         The density has the guarantee, so it may be handed out, with any number of draws: see
@@ -54,8 +55,8 @@ class DPGAN:
         latent_dim: dimensions of z, at least 1.
         critic_sizes: widths of the critic's hidden layers.
         generator_sizes: widths of the generator's hidden layers.
-        critic_learning_rate: of the critic's RMSprop, above 0.
-        generator_learning_rate: of the generator's RMSprop, above 0.
+        critic_learning_rate: of the critic's RMSprop, at the start, above 0.
+        generator_learning_rate: of the generator's RMSprop, at the start, above 0.
         clip: c, above 0.
         max_grad_norm: norm that a pair's gradient is clipped to, above 0.
         num_density_draws: draws of the generator that ``log_prob`` is estimated from, at least 2.
@@ -95,8 +96,8 @@ class DPGAN:
         latent_dim: int = 8,
         critic_sizes: Sequence[int] = (64, 64),
         generator_sizes: Sequence[int] = (64, 64),
-        critic_learning_rate: float = 5e-4,
-        generator_learning_rate: float = 5e-4,
+        critic_learning_rate: float = 2e-3,
+        generator_learning_rate: float = 2e-3,
         clip: float = 0.1,
         max_grad_norm: float = 1.0,
         num_density_draws: int = 2000,
@@ -160,6 +161,9 @@ class DPGAN:
         generator_optimizer = torch.optim.RMSprop(generator.parameters(), lr=self.generator_learning_rate)
         steps = self.training.start(critic, critic_optimizer, rows)
         for index in range(1, self.training.num_steps + 1):
+            decay = (1 + math.cos(math.pi * (index - 1) / self.training.num_steps)) / 2
+            critic_optimizer.param_groups[0]["lr"] = decay * self.critic_learning_rate
+            generator_optimizer.param_groups[0]["lr"] = decay * self.generator_learning_rate
             real = steps.sample()
             with torch.no_grad():
                 drawn = generator(torch.randn(len(real), self.latent_dim).to(rows))
