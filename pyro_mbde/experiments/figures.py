@@ -161,7 +161,7 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
                 mean.plot(limits, color=colors[modes], linestyle="--", linewidth=0.7)
         mean.set_title(LOOKS[system].label)
         deviation.set_xlabel("ε, nats")
-        deviation.set_yscale("log")
+        deviation.set_yscale("log" if column == "nll" else "linear")  # coverages may all be 1
     axes[0, 0].set_ylabel(f"mean {label}")
     axes[1, 0].set_ylabel(f"standard deviation, {label.split(', ')[1]}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
