@@ -136,7 +136,7 @@ def plot_random_1d(table: pd.DataFrame) -> Figure:
         ("dpb-paper", "mbde-paper", "projection"),
         "nll",
         "NLL, nats",
-        "Random normals on the line, 10,000 rows, four repeats with centres and tables of their own; dashed: best "
+        "Random normals on the line, 10,000 rows, four repeats with centres and tables of their own; dotted: best "
         f"reachable at skew 0.3. {_OURS} {_DPB_PAPER}",
     )
 
@@ -158,10 +158,14 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
             deviation.plot(groups.std(), **line)
             if column == "nll" and system == "projection":
                 limits = part[part["system"] == "limit"].groupby("epsilon")["nll"].mean()
-                mean.plot(limits, color=colors[modes], linestyle="--", linewidth=0.7)
+                mean.plot(limits, color=INK, linestyle=":", linewidth=1, zorder=3)
         mean.set_title(LOOKS[system].label)
         deviation.set_xlabel("ε, nats")
-        deviation.set_yscale("log" if column == "nll" else "linear")  # coverages may all be 1
+        if column == "nll":
+            deviation.set_yscale("log")
+        else:  # coverages may all be 1
+            mean.set_ylim(min(0.9, table[column].min()), 1.005)
+            deviation.set_ylim(0, 0.05)
     axes[0, 0].set_ylabel(f"mean {label}")
     axes[1, 0].set_ylabel(f"standard deviation, {label.split(', ')[1]}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
