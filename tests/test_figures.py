@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.measure import GRID_EDGES, decode_grid, encode_grid, grid_points, measure
 from pyro_mbde.experiments.problems import RANDOM, find_problem, random_1d, random_2d, ring
-from pyro_mbde.experiments.runner import Job
+from pyro_mbde.experiments.runner import Job, current_versions
 from pyro_mbde.experiments.sweeps import SWEEPS
 from pyro_mbde.experiments.systems import SYSTEMS
 from pyro_mbde.metrics import negative_log_likelihood, quadrature_grid
@@ -33,7 +34,7 @@ GRID = encode_grid(ring().target)
 def fake_row(job: Job) -> dict[str, Any]:
     """A row as a sweep keeps it, whose numbers tell which job it is of."""
     row: dict[str, Any] = {"key": job.key, "problem": job.problem, "system": job.system, "epsilon": job.epsilon}
-    row |= {"repeat": job.repeat, "error": None, **dict(job.options)}
+    row |= {"repeat": job.repeat, "error": None, **dict(job.options), **current_versions()}
     nll = (
         5 - math.log(job.epsilon) / 10 + job.repeat / 100 + list(SYSTEMS).index(job.system) / 10
         if job.system in SYSTEMS
@@ -214,11 +215,20 @@ class TestDecision:
     def test_never(self) -> None:
         table = crossings(decision_table(lambda job: 9.0 if job.system == "projection" else 5.0))
         assert set(table["from_group"]) == {"never"}
-        assert table["rival_nll"].tolist() == [5.0] * 6
+        assert table["its_nll"].tolist() == [5.0] * 6
 
     def test_failed_and_infinite_rivals_do_not_win(self) -> None:
         table = crossings(decision_table(lambda job: 6.0 if job.system == "projection" else math.inf))
         assert set(table["from_group"]) == {"1"}
+
+    def test_failed_jobs_decide_nothing(self) -> None:
+        table = decision_table(lambda job: 6.0 if job.system == "projection" else 7.0)
+        ours = table.assign(nll=table["nll"].where(table["system"] != "projection"))
+        assert set(crossings(ours)["from_group"]) == {"unknown"}
+        rival = table.assign(nll=table["nll"].where((table["system"] != "mst") | (table["group_size"] != 1)))
+        assert set(crossings(rival)["from_group"]) == {"unknown"}
+        nobody = table.assign(nll=table["nll"].where(table["group_size"] != 1))
+        assert set(crossings(nobody)["from_group"]) == {"unknown"}
 
     @pytest.mark.parametrize("quick", [False, True])
     def test_plot(self, *, quick: bool) -> None:
@@ -231,8 +241,6 @@ class TestDecision:
 
 
 def test_command_redraws_from_the_results_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     def no_sweep(*_: object, **__: object) -> None:
         raise AssertionError("measured again")
 
@@ -247,6 +255,28 @@ def test_command_redraws_from_the_results_file_alone(tmp_path: Path, monkeypatch
     for name in ("ring", "decision"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert "grid" not in pd.read_csv(tmp_path / f"{name}.csv")
+
+
+def test_command_tells_of_rows_of_other_versions(tmp_path: Path) -> None:
+    rows = [fake_row(job) for job in SWEEPS["ring"](quick=True)]
+    rows[1] |= {"pyro_mbde": "0.0.1"}
+    (tmp_path / "quick.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = CliRunner().invoke(command.main, ["ring", "--quick", "--redraw", "--results", str(tmp_path)])
+    assert f"ring: 1 of {len(rows)} rows were measured with other versions" in result.output
+
+
+@pytest.mark.parametrize("name", ["ring", "gain"])
+def test_command_without_results(name: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "none")
+    result = CliRunner().invoke(command.main, [name, "--redraw", "--results", folder, "--output", folder])
+    assert result.exit_code == 1
+    assert "is not there. Run without --redraw" in result.output
+
+
+def test_command_says_what_it_does_not_draw(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command.main, ["gain", "--quick", "--results", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "gain: not drawn" in result.output
 
 
 def test_command_names() -> None:

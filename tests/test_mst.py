@@ -307,3 +307,8 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(ImportError, match=r"pip install 'pyro_mbde\[baselines\]'"):
         MST(0.0, 1.0, 1.0)
+
+
+def test_rows_far_outside_are_moved_to_the_nearest_bin() -> None:
+    rows = torch.tensor([[-1e30], [-2.0], [0.5], [2.0], [1e20]], dtype=torch.float64)
+    assert bins_of(rows, torch.tensor(0.0), torch.tensor(1.0), 32).flatten().tolist() == [0, 0, 16, 31, 31]

@@ -164,3 +164,11 @@ def test_the_papers_network_is_the_default() -> None:
 def test_arguments_are_checked(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match="must"):
         UnboundedMBDE(**{"base": normal(2), "epsilon": 1.0, "box": (-9.0, 9.0), **arguments})
+
+
+@pytest.mark.parametrize("box", [(5.0, 6.0), (-0.5, 0.5)])
+def test_a_box_that_misses_the_base(box: tuple[float, float]) -> None:
+    learner = WeakLearner(hidden_sizes=(4,), num_frequencies=0, num_steps=1, batch_size=8)
+    trainer = UnboundedMBDE(dist.Normal(0.0, 1.0), 1.0, 1, box=box, weak_learner=learner, seed=0, progress=False)
+    with pytest.raises(ValueError, match="box must hold nearly all of the base"):
+        trainer.fit(torch.randn(50))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyro_mbde._runtime import check_number
 from pyro_mbde.baselines.tree import Pair
 
 #: Kept back of rho for the rounding of what is computed from it.
@@ -43,7 +44,7 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
     gets everything.
 
     Args:
-        rho: at least 0; ``inf`` for no noise.
+        rho: above 0; ``inf`` for no noise.
         num_dims: d, at least 1.
 
     References:
@@ -55,6 +56,7 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
         >>> plan_noise(0.5, 1).column_scale
         1.0000000000005
     """
+    check_number("rho", rho, "be above 0", lambda value: value > 0, remedy="Epsilon is too small for such a group.")
     rho *= 1 - _RESERVE
     if num_dims == 1:
         return Noise(math.sqrt(1 / (2 * rho)), 0.0, 0.0)

@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
 from pyro_mbde.base import prepare_base
 from pyro_mbde.baselines.common import require
-from pyro_mbde.privacy.group import GroupGuarantee, record_budget
+from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
 #: Rényi orders beyond Opacus's own, which end at 63: small epsilons need them. Its binomials overflow past 1029.
@@ -80,14 +80,18 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
     """
     epsilon = check_epsilon(epsilon)
     delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
-    group_size = check_count("group_size", group_size)
+    group_size = check_group_size("group_size", group_size)
     sample_rate = check_number("sample_rate", sample_rate, "be in (0, 1]", lambda value: 0 < value <= 1)
     num_steps = check_count("num_steps", num_steps)
     if math.isinf(epsilon):
         return 0.0
-    plain = group_size * math.sqrt(num_steps / (2 * zcdp_rho(epsilon, delta)))
+    rho = zcdp_rho(epsilon, delta)
+    plain = group_size * math.sqrt(num_steps / (2 * rho)) if rho > 0 else math.inf
     amplified = _amplified(*record_budget(epsilon, delta, group_size), sample_rate, num_steps)
-    return plain if amplified is None else min(plain, amplified)
+    noise = plain if amplified is None else min(plain, amplified)
+    if math.isinf(noise):
+        raise ValueError(message("epsilon", "be large enough for finite noise", epsilon))
+    return noise
 
 
 @functools.lru_cache(maxsize=256)  # sweeps ask for the same again and again

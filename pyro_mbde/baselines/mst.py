@@ -18,7 +18,7 @@ from pyro_mbde.base import ClosedUniform
 from pyro_mbde.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
 from pyro_mbde.baselines.common import check_box, require
 from pyro_mbde.baselines.tree import MSTDensity, Pair, bins_of, directed
-from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
 from pyro_mbde.privacy.zcdp import zcdp_rho
 from pyro_mbde.training.data import to_rows
 
@@ -108,7 +108,7 @@ class MST:
         self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
-        self.group_size = None if group_size is None else check_count("group_size", group_size)
+        self.group_size = None if group_size is None else check_group_size("group_size", group_size)
         self.num_bins = check_count("num_bins", num_bins)
         self.uniform_share = check_number("uniform_share", uniform_share, "be in [0, 1)", lambda value: 0 <= value < 1)
         self.seed = check_seed(seed)

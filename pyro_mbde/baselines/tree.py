@@ -125,7 +125,7 @@ def bins_of(rows: Tensor, low: Tensor, high: Tensor, num_bins: int) -> Tensor:
         tensor([0, 1, 3])
     """
     unit = (rows - low.to(rows)) / (high.to(rows) - low.to(rows))
-    return (unit * num_bins).long().clamp(0, num_bins - 1)
+    return (unit.clamp(0, 1) * num_bins).long().clamp(max=num_bins - 1)  # far rows would overflow a whole number
 
 
 def directed(pairs: list[Pair], num_dims: int) -> tuple[Pair, ...]:

@@ -29,6 +29,8 @@ from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.weak_learner import WeakLearner
 
+#: How far from 1 the base's mass on the grid may be: a grid straddles the edges of a uniform one.
+_TOLERATED_MASS = 0.01
 #: Share of the base's mass in the smallest region where the range of the log-ratio is measured.
 _MEASURED_MASS = 0.9999
 #: Points whose logits are computed at a time.
@@ -81,6 +83,9 @@ class UnboundedDensity(FittedDensity):
             self._cells = points.reshape(len(points), -1).double()
             self._cell_side = volume ** (1 / self._cells.shape[1])
             log_base = self._log_base(self._cells)
+            held_mass = math.exp(float(torch.logsumexp(log_base, 0))) * volume
+            if not abs(held_mass - 1) < _TOLERATED_MASS:
+                raise ValueError(message("box", "hold nearly all of the base", box))
             log_masses = log_base + self.tilt(self._cells)
             self.log_normalizer = float(torch.logsumexp(log_masses, 0)) + math.log(volume)
             self._cumulative = torch.softmax(log_masses, 0).cumsum(0)

@@ -14,7 +14,7 @@ from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.guide import GUIDE
 from pyro_mbde.experiments.measure import measure
-from pyro_mbde.experiments.runner import Job, read_results, run_sweep
+from pyro_mbde.experiments.runner import Job, SweepError, current_versions, read_results, run_sweep
 from pyro_mbde.experiments.sweeps import SWEEPS
 
 _DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
@@ -41,31 +41,48 @@ def main(
     The paper's are first, mollifier, ring, metrics, coverage, random-1d and random-2d; to choose by, decision and
     decision-medical; the guide's, gain, skew and scale.
 
-    Rows of results are kept in RESULTS as they are measured; a run that was stopped goes on where it was.
+    Rows of the paper's figures are kept in RESULTS as they are measured; a run that was stopped goes on where it was.
+    The guide's are measured anew, and redrawn from the tables in OUTPUT.
     """
     matplotlib.use("agg")
     output = output or (results if quick else Path("docs/images"))
-    output.mkdir(parents=True, exist_ok=True)
-    names = names or NAMES
     path = results / ("quick.jsonl" if quick else "results.jsonl")
-    jobs = {name: SWEEPS[name](quick=quick) for name in names if name in SWEEPS}
-    if jobs and not redraw:  # figures share jobs
-        run_sweep(dict.fromkeys(job for one in jobs.values() for job in one), measure, path, num_workers=workers)
-    for name in names:
-        if name in jobs:
-            _draw_results(name, jobs[name], path, output)
-        elif not quick or name == "mollifier":
-            measured, plot = GUIDE[name]
-            table_path = output / f"{name}.csv"
-            if not redraw:
-                measured().round(6).to_csv(table_path, index=False)
-            _save(plot(pd.read_csv(table_path)), output / f"{name}.png")
+    jobs = {name: SWEEPS[name](quick=quick) for name in names or NAMES if name in SWEEPS}
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if jobs and not redraw:  # figures share jobs
+            run_sweep(dict.fromkeys(job for one in jobs.values() for job in one), measure, path, num_workers=workers)
+        for name in names or NAMES:
+            if name in jobs:
+                _draw_results(name, jobs[name], path, output)
+            else:
+                _draw_guide(name, output, quick=quick, redraw=redraw)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is not there. Run without --redraw to measure it.") from error
+    except (OSError, SweepError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _draw_guide(name: str, output: Path, *, quick: bool, redraw: bool) -> None:
+    if quick and name != "mollifier":
+        click.echo(f"{name}: not drawn, it has no quick form")
+        return
+    measured, plot = GUIDE[name]
+    table_path = output / f"{name}.csv"
+    if not redraw:
+        measured().round(6).to_csv(table_path, index=False)
+    _save(plot(pd.read_csv(table_path)), output / f"{name}.png")
 
 
 def _draw_results(name: str, jobs: list[Job], path: Path, output: Path) -> None:
     table = read_results(path, keys=[job.key for job in jobs])
-    failed = table[table["error"].notna()]
-    for row in failed.itertuples():
+    old = sum(row != current_versions() for row in table[list(current_versions())].to_dict("records"))
+    if old:
+        remedy = "Take them out of the file, or name another folder of results, to measure them again."
+        click.secho(
+            f"{name}: {old} of {len(table)} rows were measured with other versions. {remedy}", fg="red", err=True
+        )
+    for row in table[table["error"].notna()].itertuples():
         click.secho(f"failed: {row.key}: {row.error}", fg="red", err=True)
     table.drop(columns="grid", errors="ignore").to_csv(output / f"{name}.csv", index=False)
     _save(_DRAWN[name](table), output / f"{name}.png")

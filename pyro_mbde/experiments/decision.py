@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption
+from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
 from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, RIVALS
 
 #: How ours is drawn for each number of draws.
@@ -46,14 +47,14 @@ def plot_decision(table: pd.DataFrame) -> Figure:
     axes[0, 0].set_ylim(lowest - 0.1 * (worst - lowest), worst + 0.6 * (worst - lowest))
     axes[0, 0].set_ylabel("NLL, nats (what is above the frame is worse than the base)")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    where = (
-        "rows held out of the medical table" if problem == "medical" else "the ring, 10,000 rows, over a uniform base"
-    )
+    where = "a tenth of the medical table, held out" if problem == "medical" else "the ring, over a uniform base"
     add_caption(
         figure,
-        f"On {where}. Everything costs E in total, for groups of g rows. Ours: E/k a draw (pure composition), whatever "
-        "g. DPB: noise for g rows, δ = 0. DPGAN and RealNVP: DP-SGD at E/g and the matching share of δ = 1e-5. MST: "
-        "ρ/g² of zCDP. Rivals hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them.",
+        f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: E/k a draw (pure "
+        "composition), δ = 1e-9 in all, whatever g. Rivals: noise for g rows, replaced (DPB, δ = 0) or added or left "
+        "out (the others, δ = 1e-5), of which g replaced ones are 2g. DPGAN (2,000 steps) and RealNVP: DP-SGD at "
+        "E/g or ρ/g², whichever takes less noise; MST: ρ/g² of zCDP. Rivals hand out as many draws as one likes. "
+        "Lines: medians of the repeats; bands: all of them. What is not shown lies above the frame.",
         75 * len(totals) + 35,
     )
     return figure
@@ -66,21 +67,25 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
         table: rows of the decision sweep.
 
     Returns:
-        Columns ``total``, ``draws``, ``nll`` of ours, ``rival`` and ``rival_nll`` of the best rival that protects one
-        row, and ``from_group``: the least size g such that at g and every larger one no rival's median NLL is lower;
-        ``never`` where a rival is better even for all rows.
+        Columns ``total``, ``draws``, ``nll`` of ours, ``rival_of_one`` and ``its_nll`` of the best rival that protects
+        one row, and ``from_group``: the least size g such that at g and every larger one no rival's median NLL is lower
+        by more than 0.01 nats; ``never`` where a rival is better even for all rows, ``unknown`` where ours or all jobs
+        of some rival failed.
     """
     records = []
     for total in _totals(table):
         rivals = table[table["system"].isin(RIVALS) & (table["epsilon"] == total)]
         medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
-        best = medians.min(axis=1)
-        alone = medians.loc[min(size for size in medians.index if size)]
+        best = medians.min(axis=1, skipna=False)
+        alone = medians.loc[min(size for size in medians.index if size)].dropna()
         sizes = [size for size in GROUP_SIZES if size in medians.index]
         for num_draws in NUM_DRAWS:
             ours = _ours(table, total, num_draws)
             first = "never"
             for size in reversed(sizes):
+                if math.isnan(best[size]) or math.isnan(ours):
+                    first = "unknown"
+                    break
                 if best[size] < ours - _TIE:
                     break
                 first = "all" if size == 0 else str(size)
@@ -89,8 +94,8 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
                     "total": total,
                     "draws": num_draws,
                     "nll": ours,
-                    "rival": str(alone.idxmin()),
-                    "rival_nll": float(alone.min()),
+                    "rival_of_one": "none" if alone.empty else str(alone.idxmin()),
+                    "its_nll": float(alone.min()),
                     "from_group": first,
                 }
             )

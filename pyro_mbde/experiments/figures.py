@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid
 from pyro_mbde.experiments.problems import find_problem
-from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption
+from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption, quick_note
 from pyro_mbde.experiments.sweeps import FIRST
 
-_OURS = "Ours: ε protects all rows at once, in one draw; k draws cost k ε."
+_OURS = "Ours: ε protects all rows at once, in one draw (δ = 1e-9 for the projection); k draws cost k ε."
 _DPB_PAPER = (
     "DPB as in the paper: ε protects one row, in the whole density; its bandwidth is cross-validated on the table, "
     "which no guarantee covers."
@@ -44,8 +44,8 @@ def plot_first(table: pd.DataFrame) -> Figure:
         _show(axis, _first_text(row, "grid"), f"{names[system]}, ε = {epsilon:g}")
     add_caption(
         figure,
-        f"Ring, 10,000 rows, squares of side 12. {_OURS} {_DPB_PAPER} DPGAN: ε protects one row, δ = 0.1; its density "
-        "is a kernel estimate over its draws. Each panel has its own scale, darkest at 0.",
+        f"{quick_note(table)}Ring, 10,000 rows, squares of side 12. {_OURS} {_DPB_PAPER} DPGAN: ε protects one row, "
+        "δ = 0.1; its density is a kernel estimate over its draws. Each panel has its own scale, darkest at 0.",
         200,
     )
     return figure
@@ -75,7 +75,10 @@ def _contours(table: pd.DataFrame, title: str) -> Figure:
             _show(axis, _first_text(row, "grid"), f"ε = {epsilon:g}" if index == 0 else "")
             axis.set_xlabel(f"NLL {_mean(row, 'nll'):.2f}", fontsize=8)
     figure.suptitle(f"{title}; NLL in nats", fontsize=10)
-    caption = f"{_OURS} {_DPB_PAPER} The box is DPB's. Squares of side 12; each panel has its own scale, darkest at 0."
+    caption = (
+        f"{quick_note(table)}{_OURS} {_DPB_PAPER} The box is DPB's. Squares of side 12; each panel has its own scale, "
+        "darkest at 0."
+    )
     add_caption(figure, caption, 24 * len(epsilons))
     return figure
 
@@ -111,8 +114,8 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     add_caption(
         figure,
-        f"10,000 rows. {_OURS} {_DPB_PAPER} {_INTEGRAL} DPB: medians and all of five tables; ours: one table. The "
-        "unbounded variant is that of the authors' published code: no ε fixed beforehand covers it.",
+        f"{quick_note(table)}10,000 rows. {_OURS} {_DPB_PAPER} {_INTEGRAL} DPB: medians and all of five tables; ours: "
+        "one table. The unbounded variant is that of the authors' published code: no ε fixed beforehand covers it.",
         150,
     )
     return figure
@@ -169,7 +172,7 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
     axes[0, 0].set_ylabel(f"mean {label}")
     axes[1, 0].set_ylabel(f"standard deviation, {label.split(', ')[1]}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
-    add_caption(figure, caption, 52 * len(systems))
+    add_caption(figure, quick_note(table) + caption, 52 * len(systems))
     return figure
 
 

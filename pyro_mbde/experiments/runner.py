@@ -29,7 +29,7 @@ from pyro_mbde._runtime import check_count, check_epsilon, check_flag, message, 
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_results
 
-__all__ = ["Job", "SweepError", "WorkerDiedError", "WorkerProcesses", "read_results", "run_sweep"]
+__all__ = ["Job", "SweepError", "WorkerDiedError", "WorkerProcesses", "current_versions", "read_results", "run_sweep"]
 
 #: What a job measures, by name.
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
@@ -236,6 +236,11 @@ class _Sweep:
     def _stop(self, error: BaseException) -> SweepError:
         remedy = "Rows so far are kept: run the sweep again to go on."
         return SweepError(f"the executor takes no more jobs: {str(error).rstrip('.')}. {remedy}")
+
+
+def current_versions() -> dict[str, str]:
+    """Returns what every row that is measured now says of its making."""
+    return dict(_VERSIONS)
 
 
 def run_job(function: Measure, job: Job) -> Row:

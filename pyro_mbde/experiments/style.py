@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any, NamedTuple
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 # Told apart by people with colour-blindness, and in grey by their markers and line styles.
@@ -46,6 +47,13 @@ LOOKS = {
     "mst": Look("MST", YELLOW, "--", "P"),
     "unbounded": Look("unbounded logits, NOT private", PALE, ":", "*"),
 }
+
+
+def quick_note(table: pd.DataFrame) -> str:
+    """Returns what a caption begins with where the rows are of a quick run; else nothing."""
+    if "quick" in table and table["quick"].eq(1).any():
+        return "QUICK RUN, to see that all works: 1,000 rows, hardly trained, fewer repeats. "
+    return ""
 
 
 def add_caption(figure: Figure, text: str, width: int) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
+
+#: Kept back of a budget that is divided, as a share of it, for the rounding of floats.
+_RESERVE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class GroupGuarantee:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         if self.group_size is not None:
-            object.__setattr__(self, "group_size", check_count("group_size", self.group_size))
+            object.__setattr__(self, "group_size", check_group_size("group_size", self.group_size))
 
     def for_group(self, size: int) -> GroupGuarantee:
         r"""Returns what the guarantee says of groups of another size.
@@ -74,9 +78,11 @@ class GroupGuarantee:
         References:
             Vadhan. The Complexity of Differential Privacy. 2017. Lemma 2.2.
         """
-        size = check_count("size", size)
+        size = check_group_size("size", size)
         if self.group_size is None or size <= self.group_size:
             return self
+        if math.isinf(self.epsilon):  # promises nothing, to no group
+            return GroupGuarantee(math.inf, self.delta, size, self.replaced)
         steps = -(-size // self.group_size)
         delta = self.delta * _sum_of_powers(self.epsilon, steps) if self.delta else 0.0
         if delta >= 1:
@@ -104,10 +110,20 @@ def record_budget(epsilon: float, delta: float, group_size: int) -> tuple[float,
     """
     epsilon = check_epsilon(epsilon)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-    group_size = check_count("group_size", group_size)
+    group_size = check_group_size("group_size", group_size)
     if group_size == 1:
         return epsilon, delta
-    return epsilon / group_size, delta / _sum_of_powers(epsilon / group_size, group_size)
+    # Rounded towards more privacy, beyond what float64 loses on the way back.
+    share = epsilon / group_size * (1 - _RESERVE)
+    return share, delta / _sum_of_powers(share, group_size) * (1 - _RESERVE)
+
+
+def check_group_size(name: str, size: Any) -> int:
+    """Returns a number of rows, or raises if it is no whole number from 1 to 2^53, what a float counts exactly."""
+    count = check_count(name, size)
+    if count > 2**53:
+        raise ValueError(message(name, "be at most 2^53", count))
+    return count
 
 
 def _sum_of_powers(epsilon: float, steps: int) -> float:

@@ -6,6 +6,11 @@ import math
 
 from pyro_mbde._runtime import check_epsilon, check_number
 
+#: What floats can still divide by; a smaller rho counts as this, on the safe side.
+_SMALLEST_RHO = 1e-290
+#: Epsilon beyond which none is spent: rho is as good as without limit.
+_LARGEST_EPSILON = 1e100
+
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
     r"""Returns the epsilon that rho-zCDP guarantees at a delta.
@@ -36,6 +41,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
     if rho == 0:
         return 0.0
+    rho = max(rho, _SMALLEST_RHO)
     log_term = -math.log(delta)
 
     def epsilon(log_order: float) -> float:
@@ -65,6 +71,7 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     """
     epsilon = check_epsilon(epsilon)
     check_number("epsilon", epsilon, "be finite", math.isfinite)
+    epsilon = min(epsilon, _LARGEST_EPSILON)
     low, high = 0.0, epsilon
     while zcdp_epsilon(high, delta) <= epsilon:
         low, high = high, 2 * high
