@@ -488,3 +488,11 @@ def end(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def test_equal_jobs_have_equal_keys() -> None:
+    """1.0 is 1 in Python: two jobs that are equal must be one."""
+    whole, real = Job("p", "s", 1.0, 0, (("o", 1),)), Job("p", "s", 1.0, 0, (("o", 1.0),))
+    assert whole == real
+    assert whole.key == real.key
+    assert Job("p", "s", 1.0, 0, (("o", 0.5),)).key.endswith("o=0.5")

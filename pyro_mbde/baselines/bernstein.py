@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, message, seeded
-from pyro_mbde.base import ClosedUniform
-from pyro_mbde.baselines.common import check_box
+from pyro_mbde.baselines.common import box_rows, check_box
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.baselines.polynomials import BernsteinDensity, iterate, least_value
 from pyro_mbde.privacy.group import GroupGuarantee
-from pyro_mbde.training.data import to_rows
 
 #: Values on the lattice, at most: those of the rule, and those that may be asked for.
 _MOST_BY_RULE, _MOST_VALUES = 50_000, 1_000_000
@@ -200,10 +198,8 @@ class BernsteinKDE:
             TypeError: ``data`` is of the wrong kind.
             ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
         """
-        edges: Any = ClosedUniform  # Pyro leaves it unannotated
-        box = edges(self.low, self.high)
         with seeded(self.seed), torch.no_grad():
-            rows = to_rows(data, box.to_event(1) if self.low.dim() else box, 10_000)
+            rows = box_rows(data, self.low, self.high)
             low, high = self.low.double(), self.high.double()
             unit = ((rows.double() - low) / (high - low)).clamp(0, 1).reshape(len(rows), -1)
             bandwidth = cross_validate(unit, self.progress) if self.bandwidth is None else self.bandwidth

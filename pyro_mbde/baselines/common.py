@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from abc import abstractmethod
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,9 @@ from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
 
 from pyro_mbde._runtime import message
+from pyro_mbde.base import ClosedUniform
 from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.training.data import to_rows
 
 _Shape = torch.Size | list[int] | tuple[int, ...]
 _expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
@@ -157,3 +160,19 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
     if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
         raise ValueError(message("high", "be above low, both finite", high))
     return lower, upper
+
+
+def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
+    """Returns the table as rows of the shape of a box; those outside are left where they are, to be moved.
+
+    Args:
+        data: as of :func:`~pyro_mbde.training.data.to_rows`; 10,000 rows are drawn of a distribution.
+        low: lower edges.
+        high: upper edges.
+    """
+    edges: Any = ClosedUniform  # Pyro leaves it unannotated
+    box = edges(low, high)
+    with warnings.catch_warnings():
+        # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
+        warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
+        return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)

@@ -121,7 +121,8 @@ class DPGAN:
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = check_flag("progress", progress)
-        #: Opacus's accountant after the last fit; None before. What it says is of one row.
+        #: Opacus's accountant after the last fit; None before. It tells of one row, and by its default orders more
+        #: than is spent where that is below about 0.4.
         self.accountant: Any = None
 
     def fit(self, data: Any) -> GeneratorDensity:

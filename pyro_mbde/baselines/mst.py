@@ -14,13 +14,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, seeded
-from pyro_mbde.base import ClosedUniform
 from pyro_mbde.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
-from pyro_mbde.baselines.common import check_box, require
+from pyro_mbde.baselines.common import box_rows, check_box, require
 from pyro_mbde.baselines.tree import MSTDensity, Pair, bins_of, directed
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
 from pyro_mbde.privacy.zcdp import zcdp_rho
-from pyro_mbde.training.data import to_rows
 
 #: Steps of mirror descent in one call of mbi, blocks of them at most, and the relative gain of a block that ends it.
 _STEPS_PER_BLOCK, _MAX_BLOCKS, _TOLERANCE = 50, 100, 1e-4
@@ -130,11 +128,9 @@ class MST:
             TypeError: ``data`` is of the wrong kind.
             ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
         """
-        edges: Any = ClosedUniform  # Pyro leaves it unannotated
-        box = edges(self.low, self.high)
         bar = tqdm(desc="MST", unit="block", disable=not self.progress)
         with bar, seeded(self.seed), torch.no_grad():
-            rows = to_rows(data, box.to_event(1) if self.low.dim() else box, 10_000)
+            rows = box_rows(data, self.low, self.high)
             bins = bins_of(rows.double().reshape(len(rows), -1), self.low, self.high, self.num_bins)
             size = len(rows) if self.group_size is None else self.group_size
             return self._fit(bins, plan_noise(self.rho(size), bins.shape[1]), size, bar.update)

@@ -98,7 +98,7 @@ class Job:
                 raise TypeError(message(name, "be a number or a word", value))
         if names != sorted(set(names)):
             raise ValueError(message("options", "be sorted by name, each given once", options))
-        object.__setattr__(self, "options", tuple((name, _plain(value)) for name, value in options))
+        object.__setattr__(self, "options", tuple((name, _option(value)) for name, value in options))
 
     @property
     def key(self) -> str:
@@ -281,6 +281,12 @@ def _plain(value: Any) -> float | int | str | None:
     if value is None or isinstance(value, bool | str):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def _option(value: Any) -> float | int | str:
+    """As Python compares: 1.0 is 1."""
+    plain: Any = _plain(value)
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
 
 
 def _check_word(name: str, value: Any) -> str:
