@@ -70,7 +70,7 @@ def test_best_gain_where_both_densities_vanish() -> None:
 )
 def test_known_gains(problem: Callable[[], Problem], gains: dict[float, float]) -> None:
     """Computed elsewhere, by quadrature, for these targets at epsilon = 1."""
-    _, target, base, box = problem()
+    _, target, base, box, _ = problem()
     for skew, gain in gains.items():
         assert best_reachable(target, base, 1.0, skew, box=box).gain == pytest.approx(gain, abs=1.1e-3)
         assert gain <= gain_limit(1.0, skew)
@@ -84,7 +84,7 @@ def test_known_gains(problem: Callable[[], Problem], gains: dict[float, float]) 
     ],
 )
 def test_known_likelihoods(problem: Callable[[], Problem], likelihoods: dict[float, float]) -> None:
-    _, target, base, box = problem()
+    _, target, base, box, _ = problem()
     for epsilon, nll in likelihoods.items():
         assert best_reachable(target, base, epsilon, box=box).nll == pytest.approx(nll, abs=2e-3)
 
