@@ -91,7 +91,7 @@ def test_known_likelihoods(problem: Callable[[], Problem], likelihoods: dict[flo
 
 @pytest.mark.parametrize("guarantee", ["calibrated", "a-priori"])
 def test_draws_agree_with_quadrature(guarantee: str) -> None:
-    _, target, base, box = ring_tight()
+    _, target, base, box, _ = ring_tight()
     exact = best_reachable(target, base, 1.0, 0.3, guarantee=guarantee, box=box)
     estimate = best_reachable(target, base, 1.0, 0.3, guarantee=guarantee)
     assert 0 < estimate.standard_error < 2e-3
