@@ -177,8 +177,8 @@ def test_guarantees() -> None:
         values = {"num_steps": 5, "batch_size": 4, "max_grad_norm": 1.0, **options}
         return PrivateTraining(1.0, 1e-5, **{"group_size": 7, **values})
 
-    assert (training().guarantee(100).group_size, training(group_size=None).guarantee(100).group_size) == (7, 100)
-    assert not training().guarantee(100).replaced
+    assert (training().guarantee().group_size, training(group_size=None).guarantee().group_size) == (7, None)
+    assert (training().guarantee().replaced, training(group_size=None).guarantee().replaced) == (False, True)
     model = nn.Linear(1, 1)
     small = training(batch_size=500).start(model, torch.optim.SGD(model.parameters()), torch.zeros(20, 1))
     assert small.sample_rate == 1
@@ -195,3 +195,19 @@ def test_missing_opacus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(ImportError, match=r"pip install 'pyro_mbde\[baselines\]'"):
         noise_multiplier(1.2345, 1e-5, 1, 0.05, 500)  # asked for nowhere else, so not remembered
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 5.0])
+def test_all_rows_exchanged_stay_within_the_guarantee(epsilon: float) -> None:
+    """One step on the whole table: its sum of gradients moves by 2 n C at most, and the exact normal curve is below."""
+    num_rows, delta = 20, 1e-3
+    training = PrivateTraining(epsilon, delta, None, num_steps=1, batch_size=num_rows, max_grad_norm=1.0)
+    model = nn.Linear(1, 1)
+    steps = training.start(model, torch.optim.SGD(model.parameters()), torch.zeros(num_rows, 1))
+    shift = 2 * num_rows / steps.noise_multiplier
+
+    def below(value: float) -> float:
+        return 0.5 * math.erfc(-value / math.sqrt(2))
+
+    exact = below(shift / 2 - epsilon / shift) - math.exp(epsilon) * below(-shift / 2 - epsilon / shift)
+    assert exact <= delta

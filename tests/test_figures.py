@@ -213,13 +213,21 @@ class TestDecision:
         }
 
     def test_never(self) -> None:
-        table = crossings(decision_table(lambda job: 9.0 if job.system == "projection" else 5.0))
+        table = crossings(decision_table(lambda job: {"projection": 9.0, "base": 10.0}.get(job.system, 5.0)))
         assert set(table["from_group"]) == {"never"}
         assert table["its_nll"].tolist() == [5.0] * 6
 
     def test_failed_and_infinite_rivals_do_not_win(self) -> None:
         table = crossings(decision_table(lambda job: 6.0 if job.system == "projection" else math.inf))
         assert set(table["from_group"]) == {"1"}
+
+    def test_no_better_than_the_base_is_no_choice(self) -> None:
+        table = crossings(decision_table(lambda job: {"projection": 6.995, "base": 7.0}.get(job.system, 8.0)))
+        assert set(table["from_group"]) == {"base"}
+
+    def test_a_rival_that_is_not_there(self) -> None:
+        table = decision_table(lambda job: {"projection": 6.0, "base": 7.0}.get(job.system, 8.0))
+        assert set(crossings(table[table["system"] != "mst"])["from_group"]) == {"unknown"}
 
     def test_failed_jobs_decide_nothing(self) -> None:
         table = decision_table(lambda job: 6.0 if job.system == "projection" else 7.0)

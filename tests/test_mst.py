@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyro_mbde.baselines import choice, mst
 from pyro_mbde.baselines.choice import Noise, choose_pairs, plan_noise
+from pyro_mbde.baselines.common import added_or_left_out
 from pyro_mbde.baselines.mst import MST
 from pyro_mbde.baselines.tree import MSTDensity, bins_of, directed
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -66,7 +67,7 @@ class TestNoise:
         assert noise.column_scale == noise.pair_scale == 0.0
         assert noise.choice_epsilon == (math.inf if num_dims > 2 else 0.0)
 
-    @pytest.mark.parametrize(("group_size", "size"), [(1, 1), (7, 7), (None, 3000)])
+    @pytest.mark.parametrize(("group_size", "size"), [(1, 1), (7, 7), (None, 6000)])
     def test_a_group_costs_the_square_of_its_size(
         self, group_size: int | None, size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -82,7 +83,7 @@ class TestNoise:
         low, high = box(2)
         rows = torch.rand(3000, 2) * 2 - 1
         density = MST(low, high, 0.5, delta=1e-6, group_size=group_size, num_bins=60, progress=False).fit(rows)
-        assert density.guarantee == GroupGuarantee(0.5, 1e-6, size, replaced=False)
+        assert density.guarantee == GroupGuarantee(0.5, 1e-6, group_size, replaced=group_size is None)
         rho = zcdp_rho(0.5, 1e-6) / size**2
         bins = bins_of(rows, low, high, 60)
         counts = torch.stack([torch.bincount(column, minlength=60) for column in bins.T]).flatten()
@@ -311,3 +312,13 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_far_outside_are_moved_to_the_nearest_bin() -> None:
     rows = torch.tensor([[-1e30], [-2.0], [0.5], [2.0], [1e20]], dtype=torch.float64)
     assert bins_of(rows, torch.tensor(0.0), torch.tensor(1.0), 32).flatten().tolist() == [0, 0, 16, 31, 31]
+
+
+def test_all_rows_exchanged_stay_within_the_budget() -> None:
+    """All rows of one bin against all of another: an L2 distance of sqrt(2) n, whose zCDP must be within the whole."""
+    trainer = MST(0.0, 1.0, 1.0, delta=1e-6, group_size=None, progress=False)
+    for num_rows in (2, 50, 20_000):
+        noise = plan_noise(trainer.rho(added_or_left_out(None, num_rows)), 1)
+        assert (math.sqrt(2) * num_rows) ** 2 / (2 * noise.column_scale**2) <= zcdp_rho(1.0, 1e-6)
+    density = trainer.fit(torch.rand(50))
+    assert density.guarantee == GroupGuarantee(1.0, 1e-6, None, replaced=True)

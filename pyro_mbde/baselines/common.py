@@ -176,3 +176,26 @@ def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
         # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
         warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
         return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)
+
+
+def added_or_left_out(group_size: int | None, num_rows: int) -> int:
+    """Returns by how many rows added or left out the tables that are to be protected differ.
+
+    Exchanging all n rows for others is leaving out n and adding n: 2n steps.
+
+    Args:
+        group_size: rows added or left out; ``None`` for all rows exchanged, their number being public.
+        num_rows: n.
+    """
+    return 2 * num_rows if group_size is None else group_size
+
+
+def group_guarantee(epsilon: float, delta: float, group_size: int | None) -> GroupGuarantee:
+    """Returns the guarantee of a mechanism whose noise is made for :func:`added_or_left_out` rows.
+
+    Args:
+        epsilon: of the group, in nats.
+        delta: of the group.
+        group_size: as of :func:`added_or_left_out`.
+    """
+    return GroupGuarantee(epsilon, delta, group_size, replaced=group_size is None)

@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
 from pyro_mbde.base import prepare_base
-from pyro_mbde.baselines.common import require
+from pyro_mbde.baselines.common import added_or_left_out, group_guarantee, require
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
@@ -134,7 +134,7 @@ class PrivateTraining:
     Args:
         epsilon: of the whole training, in nats, in (0, inf]; ``inf`` for no noise.
         delta: in (0, 1).
-        group_size: rows protected together, at least 1; ``None`` for as many as the table has.
+        group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged.
         num_steps: private gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1; a table of fewer rows is taken whole.
         max_grad_norm: norm that an example's gradient is clipped to, above 0.
@@ -144,8 +144,8 @@ class PrivateTraining:
         ValueError: an argument is out of its range.
 
     Example:
-        >>> PrivateTraining(1.0, 1e-5, None, num_steps=10, batch_size=5, max_grad_norm=1.0).guarantee(1000)
-        GroupGuarantee(epsilon=1.0, delta=1e-05, group_size=1000, replaced=False)
+        >>> PrivateTraining(1.0, 1e-5, None, num_steps=10, batch_size=5, max_grad_norm=1.0).guarantee()
+        GroupGuarantee(epsilon=1.0, delta=1e-05, group_size=None, replaced=True)
     """
 
     epsilon: float
@@ -165,14 +165,13 @@ class PrivateTraining:
         check_count("batch_size", self.batch_size)
         check_number("max_grad_norm", self.max_grad_norm, "be finite and above 0", lambda value: 0 < value < math.inf)
 
-    def guarantee(self, num_rows: int) -> GroupGuarantee:
-        """Returns the guarantee of what is trained on a table: of rows added or left out, of as many as it has."""
-        size = num_rows if self.group_size is None else self.group_size
-        return GroupGuarantee(self.epsilon, self.delta, size, replaced=False)
+    def guarantee(self) -> GroupGuarantee:
+        """Returns the guarantee of what is trained on a table."""
+        return group_guarantee(self.epsilon, self.delta, self.group_size)
 
     def start(self, module: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> PrivateSteps:
         """Returns the steps on a table, at the noise that the guarantee needs."""
-        size = len(rows) if self.group_size is None else self.group_size
+        size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
         return PrivateSteps(

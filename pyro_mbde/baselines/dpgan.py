@@ -42,13 +42,15 @@ class DPGAN:
     Privacy:
         The density has the guarantee, so it may be handed out, with any number of draws: see
         :class:`~pyro_mbde.privacy.group.GroupGuarantee`. Rows are added or left out; that their number is public is
-        Opacus's convention. The noise is not cryptographic: a baseline to compare with.
+        Opacus's convention. A seed that others know voids the guarantee:
+        seeded fits are for experiments. The noise is not cryptographic: a baseline to compare with.
 
     Args:
         base: public continuous base distribution; its spread standardises the rows.
         epsilon: of the density, in nats, in (0, inf]; ``inf`` for no noise.
         delta: in (0, 1).
-        group_size: rows protected together, at least 1; ``None`` for as many as the table has.
+        group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged,
+            their number being public.
         num_steps: the critic's gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1.
         critic_steps: steps of the critic for one of the generator, at least 1.
@@ -151,7 +153,7 @@ class DPGAN:
             return GeneratorDensity(
                 self.base_dist,
                 generator.requires_grad_(False).eval(),
-                self.training.guarantee(len(rows)),
+                self.training.guarantee(),
                 num_density_draws=self.num_density_draws,
             )
 

@@ -38,13 +38,15 @@ class DPFlow:
     Privacy:
         The density has the guarantee, so it may be handed out, with any number of draws: see
         :class:`~pyro_mbde.privacy.group.GroupGuarantee`. Rows are added or left out; that their number is public is
-        Opacus's convention. The noise is not cryptographic: a baseline to compare with.
+        Opacus's convention. A seed that others know voids the guarantee:
+        seeded fits are for experiments. The noise is not cryptographic: a baseline to compare with.
 
     Args:
         base: public continuous base distribution; the density is of all reals even where the base's support is not.
         epsilon: of the density, in nats, in (0, inf]; ``inf`` for no noise.
         delta: in (0, 1).
-        group_size: rows protected together, at least 1; ``None`` for as many as the table has.
+        group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged,
+            their number being public.
         num_layers: couplings, at least 1.
         hidden_sizes: widths of the hidden layers of a coupling's network.
         num_steps: gradient steps, at least 1.
@@ -136,7 +138,7 @@ class DPFlow:
                 bar.update()
             self.accountant = steps.accountant
             trained = cast("RealNVP", steps.result())
-            return FlowDensity(self.base_dist, trained, self.training.guarantee(len(rows)))
+            return FlowDensity(self.base_dist, trained, self.training.guarantee())
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, seeded
 from pyro_mbde.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
-from pyro_mbde.baselines.common import box_rows, check_box, require
+from pyro_mbde.baselines.common import added_or_left_out, box_rows, check_box, group_guarantee, require
 from pyro_mbde.baselines.tree import MSTDensity, Pair, bins_of, directed
-from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
+from pyro_mbde.privacy.group import check_group_size
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
 #: Steps of mirror descent in one call of mbi, blocks of them at most, and the relative gain of a block that ends it.
@@ -51,10 +51,11 @@ class MST:
 
     Privacy:
         The density, with all its draws and everything else computed from it, carries ``guarantee``: for ``group_size``
-        rows added or left out, of which g replaced ones are 2g. The number of rows is private, but for
-        ``group_size=None``, where the noise is made for it; the model uses the total of the noisy counts. The edges and
-        all settings must be chosen without looking at the table; rows outside are moved to the nearest point of the
-        box. Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a rival to
+        rows added or left out, of which g replaced ones are 2g. The number n of rows is private, but for
+        ``group_size=None``, where it is public and all rows may be exchanged: 2n steps. The model uses the total of the
+        noisy counts. The edges and all settings must be chosen without looking at the table; rows outside are moved to
+        the nearest point of the box. A seed that others know voids the guarantee: seeded fits are for experiments.
+        Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a rival to
         compare with, not a way to hand rows out.
 
     Args:
@@ -62,7 +63,7 @@ class MST:
         high: upper edge, likewise.
         epsilon: privacy parameter of the whole density, in nats; in (0, inf], ``inf`` for no noise.
         delta: of the whole density, in (0, 1).
-        group_size: rows that are protected together, at least 1; ``None`` for as many as the table has.
+        group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged.
         num_bins: of a column, at least 1.
         uniform_share: of the uniform density, mixed in so that no bin is empty; in [0, 1).
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -132,8 +133,8 @@ class MST:
         with bar, seeded(self.seed), torch.no_grad():
             rows = box_rows(data, self.low, self.high)
             bins = bins_of(rows.double().reshape(len(rows), -1), self.low, self.high, self.num_bins)
-            size = len(rows) if self.group_size is None else self.group_size
-            return self._fit(bins, plan_noise(self.rho(size), bins.shape[1]), size, bar.update)
+            size = added_or_left_out(self.group_size, len(rows))
+            return self._fit(bins, plan_noise(self.rho(size), bins.shape[1]), bar.update)
 
     def rho(self, group_size: int) -> float:
         """Returns what the mechanism may spend on one row, in zCDP, where groups of a size are protected.
@@ -148,7 +149,7 @@ class MST:
         """
         return math.inf if self.epsilon == math.inf else zcdp_rho(self.epsilon, self.delta) / group_size**2
 
-    def _fit(self, bins: Tensor, noise: Noise, group_size: int, on_block: Callable[[], object]) -> MSTDensity:
+    def _fit(self, bins: Tensor, noise: Noise, on_block: Callable[[], object]) -> MSTDensity:
         columns = [_add_noise(counts_of(column, self.num_bins), noise.column_scale) for column in bins.unbind(-1)]
         groups = [_group_rare(counts, noise.column_scale) for counts in columns]
         grouped = torch.stack([group[column] for group, column in zip(groups, bins.unbind(-1), strict=True)], -1)
@@ -170,7 +171,7 @@ class MST:
             edges,
             tuple(others),
             uniform_share=self.uniform_share,
-            guarantee=GroupGuarantee(self.epsilon, self.delta, group_size, replaced=False),
+            guarantee=group_guarantee(self.epsilon, self.delta, self.group_size),
         )
 
     def __repr__(self) -> str:

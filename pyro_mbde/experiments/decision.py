@@ -70,12 +70,13 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
         Columns ``total``, ``draws``, ``nll`` of ours, ``rival_of_one`` and ``its_nll`` of the best rival that protects
         one row, and ``from_group``: the least size g such that at g and every larger one no rival's median NLL is lower
         by more than 0.01 nats; ``never`` where a rival is better even for all rows, ``unknown`` where ours or all jobs
-        of some rival failed.
+        of some rival failed; ``base`` where ours is no better than the public base, which costs nothing.
     """
     records = []
+    base = float(table.loc[table["system"] == "base", "nll"].mean())
     for total in _totals(table):
         rivals = table[table["system"].isin(RIVALS) & (table["epsilon"] == total)]
-        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
+        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack().reindex(columns=list(RIVALS))
         best = medians.min(axis=1, skipna=False)
         alone = medians.loc[min(size for size in medians.index if size)].dropna()
         sizes = [size for size in GROUP_SIZES if size in medians.index]
@@ -85,6 +86,9 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
             for size in reversed(sizes):
                 if math.isnan(best[size]) or math.isnan(ours):
                     first = "unknown"
+                    break
+                if ours > base - _TIE:
+                    first = "base"
                     break
                 if best[size] < ours - _TIE:
                     break
