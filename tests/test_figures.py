@@ -293,3 +293,21 @@ def test_command_names() -> None:
     assert result.exit_code == 0
     for name in command.NAMES:
         assert name in result.output
+
+
+@pytest.mark.parametrize("name", ["decision", "decision-medical"])
+def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
+    """The row of each total budget, from the CSV beside the picture."""
+    docs = Path(__file__).parents[1] / "docs"
+    table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
+    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP", "mst": "MST"}
+    for total in sweeps.TOTALS:
+        rivals = table[table["system"].isin(sweeps.RIVALS) & (table["epsilon"] == total)]
+        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
+        ours = [
+            table[(table["system"] == "projection") & np.isclose(table["epsilon"], total / k)]["nll"].median()
+            for k in sweeps.NUM_DRAWS
+        ]
+        cells = [f"{total:g}", ", ".join(f"{value:.3f}" for value in ours)]
+        cells += [f"{medians.loc[g].min():.3f} {titles[medians.loc[g].idxmin()]}" for g in sweeps.GROUP_SIZES]
+        assert f"| {' | '.join(cells)} |" in text
