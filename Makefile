@@ -30,7 +30,7 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 slow: $(INSTALLED)  ## Run the longer tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
-figures: $(INSTALLED)  ## Draw every figure of the paper from small tables, hardly trained
+figures: $(INSTALLED)  ## Draw the figures of the paper, and to choose by, from small tables, hardly trained
 	rm -rf results/quick
 	$(BIN)/python -m pyro_mbde.experiments --quick --results results/quick
 

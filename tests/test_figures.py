@@ -190,6 +190,11 @@ def test_failed_jobs_leave_gaps(name: str) -> None:
     plt.close(figure)
 
 
+def test_metrics_where_all_unbounded_jobs_failed() -> None:
+    figure = PLOTS["metrics"](fake_table("metrics").drop(columns="log_ratio_range"))
+    plt.close(figure)
+
+
 def decision_table(nll: Callable[[Job], float]) -> pd.DataFrame:
     return pd.DataFrame([fake_row(job) | {"nll": nll(job)} for job in sweeps.decision("ring-box")])
 
@@ -237,6 +242,12 @@ class TestDecision:
         assert set(crossings(rival)["from_group"]) == {"unknown"}
         nobody = table.assign(nll=table["nll"].where(table["group_size"] != 1))
         assert set(crossings(nobody)["from_group"]) == {"unknown"}
+
+    def test_plot_where_the_base_failed(self) -> None:
+        table = fake_table("decision")
+        figure = plot_decision(table.assign(nll=table["nll"].where(table["system"] != "base")))
+        figure.canvas.draw()
+        plt.close(figure)
 
     @pytest.mark.parametrize("quick", [False, True])
     def test_plot(self, *, quick: bool) -> None:

@@ -44,7 +44,8 @@ def plot_decision(table: pd.DataFrame) -> Figure:
         axis.set_xticks(list(places.values()), ["all" if size == 0 else f"{size:,}" for size in places])
         axis.set(xlabel="rows protected together, g", title=f"total budget E = {total:g} nats")
     lowest = float(table["nll"].replace([np.inf, -np.inf], np.nan).min())
-    axes[0, 0].set_ylim(lowest - 0.1 * (worst - lowest), worst + 0.6 * (worst - lowest))
+    if worst > lowest:  # not where the base's job failed
+        axes[0, 0].set_ylim(lowest - 0.1 * (worst - lowest), worst + 0.6 * (worst - lowest))
     axes[0, 0].set_ylabel("NLL, nats (what is above the frame is worse than the base)")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     where = "a tenth of the medical table, held out" if problem == "medical" else "the ring, over a uniform base"

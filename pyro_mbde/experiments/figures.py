@@ -211,6 +211,8 @@ def _first_text(rows: pd.DataFrame, column: str) -> str | None:
 
 def _ranges(rows: pd.DataFrame) -> str:
     """Measured ranges of the log-ratio beside epsilon, which they should not exceed."""
+    if "log_ratio_range" not in rows:
+        return "all failed"
     chosen = rows[rows["epsilon"].isin((0.1, 0.5, 1.0, 5.0, 10.0))].dropna(subset=["log_ratio_range"])
     parts = [f"{row.log_ratio_range:.2g} at ε = {row.epsilon:g}" for row in chosen.sort_values("epsilon").itertuples()]
     return "log-ratio to the base spans\n" + ",\n".join(parts)
