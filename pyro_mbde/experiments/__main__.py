@@ -14,7 +14,8 @@ from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.guide import GUIDE
 from pyro_mbde.experiments.measure import measure
-from pyro_mbde.experiments.runner import Job, SweepError, current_versions, read_results, run_sweep
+from pyro_mbde.experiments.results import SweepError, read_results
+from pyro_mbde.experiments.runner import Job, current_versions, run_sweep
 from pyro_mbde.experiments.sweeps import SWEEPS
 
 _DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
@@ -76,12 +77,12 @@ def _draw_guide(name: str, output: Path, *, quick: bool, redraw: bool) -> None:
 
 def _draw_results(name: str, jobs: list[Job], path: Path, output: Path) -> None:
     table = read_results(path, keys=[job.key for job in jobs])
-    old = sum(row != current_versions() for row in table[list(current_versions())].to_dict("records"))
+    versions = {name: version or "" for name, version in current_versions().items()}
+    old = int((table.reindex(columns=list(versions)).fillna("") != pd.Series(versions)).any(axis=1).sum())
     if old:
         remedy = "Take them out of the file, or name another folder of results, to measure them again."
-        click.secho(
-            f"{name}: {old} of {len(table)} rows were measured with other versions. {remedy}", fg="red", err=True
-        )
+        text = f"{name}: {old} of {len(table)} rows were measured with other versions or sources. {remedy}"
+        click.secho(text, fg="red", err=True)
     for row in table[table["error"].notna()].itertuples():
         click.secho(f"failed: {row.key}: {row.error}", fg="red", err=True)
     table.drop(columns="grid", errors="ignore").to_csv(output / f"{name}.csv", index=False)

@@ -10,18 +10,19 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid
 from pyro_mbde.experiments.problems import find_problem
 from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import FIRST
+from pyro_mbde.experiments.sweeps import FIRST, PLANE_EPSILONS
 
 _OURS = "Ours: ε protects all rows at once, in one draw (δ = 1e-9 for the projection); k draws cost k ε."
 _DPB_PAPER = (
     "DPB as in the paper: ε protects one row, in the whole density; its bandwidth is cross-validated on the table, "
     "which no guarantee covers."
 )
-_INTEGRAL = "With all rows protected, DPB's ε is the cost of the whole density at the same level as ours."
+_INTEGRAL = "With all rows protected, DPB's ε covers any two tables, as ours does, in the whole density."
 
 
 def plot_first(table: pd.DataFrame) -> Figure:
@@ -44,8 +45,9 @@ def plot_first(table: pd.DataFrame) -> Figure:
         _show(axis, _first_text(row, "grid"), f"{names[system]}, ε = {epsilon:g}")
     add_caption(
         figure,
-        f"{quick_note(table)}Ring, 10,000 rows, squares of side 12. {_OURS} {_DPB_PAPER} DPGAN: ε protects one row, "
-        "δ = 0.1; its density is a kernel estimate over its draws. Each panel has its own scale, darkest at 0.",
+        f"{quick_note(table)}Ring, 10,000 rows, squares of side 12. {_OURS} {_DPB_PAPER} DPGAN: ε protects one row "
+        "replaced, δ = 0.1; its density is a kernel estimate over its draws. Each panel has its own scale, darkest "
+        "at 0.",
         200,
     )
     return figure
@@ -72,9 +74,10 @@ def _contours(table: pd.DataFrame, title: str) -> Figure:
         axes[index, 0].set_ylabel(LOOKS[system].label.replace(", ", ",\n"), fontsize=8)
         for axis, epsilon in zip(axes[index, 1:], epsilons, strict=True):
             row = _rows(table, system, epsilon)
-            _show(axis, _first_text(row, "grid"), f"ε = {epsilon:g}" if index == 0 else "")
-            axis.set_xlabel(f"NLL {_mean(row, 'nll'):.2f}", fontsize=8)
-    figure.suptitle(f"{title}; NLL in nats", fontsize=10)
+            grid = _first_text(row, "grid")
+            _show(axis, grid, f"ε = {epsilon:g}" if index == 0 else "")
+            axis.set_xlabel("" if grid is None else f"NLL {_mean(row, 'nll'):.2f}", fontsize=8)
+    figure.suptitle(title + (";" if len(epsilons) > 3 else "\n") + " NLL in nats", fontsize=10)
     caption = (
         f"{quick_note(table)}{_OURS} {_DPB_PAPER} The box is DPB's. Squares of side 12; each panel has its own scale, "
         "darkest at 0."
@@ -106,10 +109,12 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
             covered = _mean(_of_system(part, system), "coverage")
             coverage.axhline(covered, color=PALE, linestyle=linestyle, linewidth=1)
         nll.set(title=title, xscale="log", yscale="log", ylabel="NLL, nats")
+        nll.set_xticks(PLANE_EPSILONS, [f"{epsilon:g}" for epsilon in PLANE_EPSILONS], fontsize="small")
+        nll.xaxis.set_minor_locator(NullLocator())
         nll.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         nll.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if _shown(value) else "")
         coverage.set(xlabel="ε, nats", ylabel="mode coverage, share of P")
-        coverage.set_ylim(0 if part["coverage"].min() < 0.5 else 0.9, 1.01)
+        coverage.set_ylim(0 if coverage.dataLim.ymin < 0.5 else 0.9, 1.01)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     add_caption(
@@ -167,7 +172,7 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
         if column == "nll":
             deviation.set_yscale("log")
         else:  # coverages may all be 1
-            mean.set_ylim(min(0.9, table[column].min()), 1.005)
+            mean.set_ylim(min(0.9, mean.dataLim.ymin), 1.005)
             deviation.set_ylim(0, 0.05)
     axes[0, 0].set_ylabel(f"mean {label}")
     axes[1, 0].set_ylabel(f"standard deviation, {label.split(', ')[1]}")

@@ -14,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from pyro_mbde._runtime import seeded
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, Problem, ring
 from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE
@@ -33,8 +34,8 @@ _TITLES = {"ring": "ring", "ring-tight": "ring-tight", "mixture-1d": "1-D mixtur
 
 
 def _rows(problem: Problem) -> torch.Tensor:
-    torch.manual_seed(1000 + _SEED)
-    return problem.target.sample(torch.Size([_NUM_ROWS]))
+    with seeded(1000 + _SEED):
+        return problem.target.sample(torch.Size([_NUM_ROWS]))
 
 
 def measure_gain() -> pd.DataFrame:

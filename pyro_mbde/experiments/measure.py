@@ -15,12 +15,11 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import seeded
 from pyro_mbde.experiments.medical import load_rows, public_base, split_rows
 from pyro_mbde.experiments.problems import Problem, find_problem
+from pyro_mbde.experiments.results import Row
 from pyro_mbde.experiments.runner import Job
 from pyro_mbde.experiments.systems import Setting, Table, fit
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import mode_coverage, negative_log_likelihood, quadrature_grid
-
-Row = dict[str, float | str | None]
 
 NUM_ROWS, NUM_QUICK_ROWS = 10_000, 1_000
 #: The square that the paper's contours show, and points along each side.
@@ -31,20 +30,26 @@ def measure(job: Job) -> Row:
     """Returns what a job measures.
 
     Args:
-        job: problem and system by name. Options: ``group_size`` (rows that a rival protects together, 0 for all of
-            them; 1 by default), ``delta`` (1e-5 by default), ``quick`` (1: small tables, hardly trained), ``num_steps``
-            (of a GAN's critic; 10,000 by default) and, for the system ``limit``, ``skew``.
+        job: problem and system by name. Options: ``group_size`` (rows replaced that a rival protects together, 0 for
+            all of them; 1 by default), ``delta`` (1e-5 by default), ``quick`` (1: small tables, hardly trained),
+            ``num_steps`` (of a GAN's critic; 10,000 by default) and, for the system ``limit``, ``skew`` (0.3 by
+            default).
 
     Returns:
         ``nll`` in nats; for known targets, by quadrature, and with ``coverage``; in two dimensions the density on a
         grid (:func:`decode_grid`); what is guaranteed, if anything is.
+
+    Raises:
+        FileNotFoundError: the medical table is not there.
+        ImportError: what a rival stands on is not installed.
+        ValueError: there is no such problem or system, or it cannot be fitted so.
     """
     options: dict[str, Any] = dict(job.options)
     if job.problem == "medical":
         return _measure_medical(job, options)
     problem = find_problem(job.problem, job.repeat)
     if job.system == "limit":
-        best = best_reachable(problem.target, problem.base, job.epsilon, options["skew"], box=problem.box)
+        best = best_reachable(problem.target, problem.base, job.epsilon, options.get("skew", 0.3), box=problem.box)
         return {"nll": best.nll, "gain": best.gain}
     quick = bool(options.get("quick", 0))
     # All systems see the same table.
@@ -55,7 +60,7 @@ def measure(job: Job) -> Row:
     # Over the range that rivals on a box are told, which holds all of P but a part in 10^5, and all of Q that matters.
     row: Row = {
         "nll": negative_log_likelihood(problem.target, density, _bounds(problem)).value,
-        "coverage": mode_coverage(problem.target, density, _bounds(problem)).value,
+        "coverage": mode_coverage(problem.target, density, problem.box).value,
         **_guarantee(density),
     }
     return row | ({"grid": encode_grid(density)} if problem.base.event_shape == (2,) else {})

@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import message
+from pyro_mbde._runtime import check_choice, message
 
 
 class Problem(NamedTuple):
@@ -159,10 +159,14 @@ def find_problem(name: str, seed: int = 0) -> Problem:
             rivals on a box are told: the same public knowledge for all.
         seed: of the places of a random one.
 
+    Raises:
+        ValueError: there is no such problem, or no public range for a box.
+
     Example:
         >>> find_problem("mixture-1d-box").base
         Uniform(low: -2.0, high: 3.0)
     """
+    check_choice("name", name.removesuffix("-box"), (*PROBLEMS, *RANDOM))
     if not name.endswith("-box"):
         return RANDOM[name](seed) if name in RANDOM else PROBLEMS[name]()
     problem = find_problem(name.removesuffix("-box"), seed)

@@ -148,9 +148,10 @@ class WorkerProcesses(Executor):
 
     def _bury(self, worker: _Worker) -> int | None:
         """Ends a worker that does not answer, and returns its exit code."""
+        wait([worker.process.sentinel], _PATIENCE)  # without the lock, which the other workers' threads need
         with self._lock:
             self._workers.discard(worker)
-            return worker.end()
+            return worker.end(patience=0)
 
 
 class _Worker:
@@ -170,10 +171,10 @@ class _Worker:
         with lock:
             return not self.process.is_alive()
 
-    def end(self) -> int | None:
+    def end(self, patience: float = _PATIENCE) -> int | None:
         """Lets the process end if it is idle, kills it if it goes on, and returns its exit code."""
         self.connection.close()
-        self.process.join(_PATIENCE)
+        self.process.join(patience)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

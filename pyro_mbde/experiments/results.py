@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -34,11 +35,10 @@ class ResultsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a+b")
+        self._file = self.path.open("a+b", buffering=0)  # nothing is left to be written when the file is closed
         try:
             self._lock()
-            self._file.seek(0)
-            content = self._file.read()
+            content = self.path.read_bytes()
             #: The newest row of each key.
             self.rows = _newest(content, self.path)
             self._file.truncate(content.rfind(b"\n") + 1)
@@ -47,11 +47,22 @@ class ResultsFile:
             raise
 
     def append(self, row: Row) -> None:
-        """Writes a row to the disk."""
+        """Writes a row to the disk, whole or not at all.
+
+        Raises:
+            OSError: it cannot be written; what was of it is taken back.
+        """
         # NaN and infinities as Python's own module writes and reads them; other floats as their shortest exact text.
-        self._file.write(json.dumps(row).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = memoryview(json.dumps(row).encode() + b"\n")
+        size = os.fstat(self._file.fileno()).st_size
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+            raise
         self.rows[row["key"]] = row
 
     def __enter__(self) -> ResultsFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import numbers
@@ -16,12 +17,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyro
-import torch
 from tqdm import tqdm
 
 import pyro_mbde
@@ -29,21 +31,16 @@ from pyro_mbde._runtime import check_count, check_epsilon, check_flag, message, 
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_results
 
-__all__ = ["Job", "SweepError", "WorkerDiedError", "WorkerProcesses", "current_versions", "read_results", "run_sweep"]
-
 #: What a job measures, by name.
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
 
-#: Versions in every row.
-_VERSIONS = {
-    "python": platform.python_version(),
-    "torch": str(torch.__version__),
-    "pyro": pyro.__version__,
-    "numpy": np.__version__,
-    "pyro_mbde": pyro_mbde.__version__,
-}
+#: Packages that results depend on; the rivals' may be missing.
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "mbi", "jax")
 #: Columns of every row, which no option or result may be called.
-_COLUMNS = ("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds", *_VERSIONS)
+_COLUMNS = (
+    *("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds"),
+    *("python", *_PACKAGES, "pyro_mbde", "source"),
+)
 #: Seeds are whole numbers that a float holds too: whatever reads the file, none is rounded.
 _SEED_BITS = 53
 #: Torch's generator is one for all threads of a process, so jobs in threads of one process take turns.
@@ -128,7 +125,8 @@ def run_sweep(
     sweep goes on.
 
     Each job runs on one thread with torch's generator seeded by :attr:`Job.seed`, so that its results are the same to
-    the bit in whatever order, process or machine it runs. ``function`` must draw from torch's generator or seed
+    the bit in whatever order and process it runs, on machines of one kind: another processor may round its sums
+    otherwise, as may other versions, which each row tells. ``function`` must draw from torch's generator or seed
     generators of its own by ``job.seed``, and leave nothing behind for the next job in its process. Jobs in threads of
     one process take turns, since they share torch's generator.
 
@@ -238,9 +236,27 @@ class _Sweep:
         return SweepError(f"the executor takes no more jobs: {str(error).rstrip('.')}. {remedy}")
 
 
-def current_versions() -> dict[str, str]:
-    """Returns what every row that is measured now says of its making."""
-    return dict(_VERSIONS)
+@functools.cache
+def current_versions() -> Mapping[str, str | None]:
+    """Returns what every row that is measured now says of its making.
+
+    Returns:
+        Versions by the names of packages, None for those that are not installed, and ``source``, the first 12
+        hexadecimal digits of the SHA-256 of this package's files.
+    """
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
+    folder = Path(pyro_mbde.__file__).parent
+    source = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        source.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return MappingProxyType(versions | {"pyro_mbde": pyro_mbde.__version__, "source": source.hexdigest()[:12]})
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def run_job(function: Measure, job: Job) -> Row:
@@ -262,7 +278,7 @@ def run_job(function: Measure, job: Job) -> Row:
 
 def _describe(job: Job) -> Row:
     fields: Row = {"problem": job.problem, "system": job.system, "epsilon": job.epsilon, "repeat": job.repeat}
-    return {"key": job.key, **fields, **dict(job.options), "seed": job.seed, **_VERSIONS}
+    return {"key": job.key, **fields, **dict(job.options), "seed": job.seed, **current_versions()}
 
 
 def _check_measured(measured: Any, row: Row) -> Row:
@@ -271,15 +287,17 @@ def _check_measured(measured: Any, row: Row) -> Row:
     for name, value in measured.items():
         if not isinstance(name, str) or name in row:
             raise ValueError(message("results", "be called otherwise than the columns of a row", name))
-        if not isinstance(value, numbers.Real | str | None):
+        if not isinstance(value, numbers.Real | np.bool_ | str | None):
             raise TypeError(message("function", "return numbers, words or None", {name: value}))
     return {name: _plain(value) for name, value in measured.items()}
 
 
 def _plain(value: Any) -> float | int | str | None:
-    """Numbers of numpy's kinds as Python's own, which a file holds exactly."""
+    """Numbers and flags of numpy's kinds as Python's own, which a file holds exactly."""
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, np.bool_):
+        return bool(value)
     return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 

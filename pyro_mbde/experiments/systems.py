@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_mbde._runtime import check_choice
 from pyro_mbde.baselines.bernstein import BernsteinKDE
 from pyro_mbde.baselines.dpgan import DPGAN
 from pyro_mbde.baselines.flow import DPFlow
@@ -44,7 +45,7 @@ class Setting(NamedTuple):
     Attributes:
         epsilon: of one draw for ours, of the whole density for rivals; in nats.
         delta: of rivals that need one.
-        group_size: rows that a rival protects together; None for all of them.
+        group_size: rows replaced that a rival protects together; None for all of them.
         seed: of the fit.
         quick: whether to train too little, to see that all runs.
         num_steps: of a GAN's critic.
@@ -59,9 +60,8 @@ class Setting(NamedTuple):
 
 
 def _paper(table: Table, setting: Setting) -> Distribution:
-    """Section 5 of the paper, with exact draws of Q_{t-1} for its Markov chain: the same law, half the time."""
-    trainer = MBDE.paper(table.base, setting.epsilon, seed=setting.seed, progress=False)
-    trainer.sampler = "rejection"
+    """Section 5 of the paper, with exact draws of Q_{t-1} in place of the Markov chain that tends to it."""
+    trainer = MBDE.paper(table.base, setting.epsilon, sampler="rejection", seed=setting.seed, progress=False)
     if setting.quick:
         trainer.weak_learner = dataclasses.replace(trainer.weak_learner, num_steps=40)
         trainer.num_samples = 1000
@@ -102,11 +102,17 @@ def _bernstein_paper(table: Table, setting: Setting) -> Distribution:
 def _mst(table: Table, setting: Setting) -> Distribution:
     """A spanning tree of noisy marginals over binned columns."""
     low, high, epsilon, group_size, seed, delta = _on_box(table, setting)
-    return MST(low, high, epsilon, delta=delta, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+    steps = _added_or_left_out(group_size)
+    return MST(low, high, epsilon, delta=delta, group_size=steps, seed=seed, progress=False).fit(table.rows)
 
 
 def _on_box(table: Table, setting: Setting) -> tuple[Tensor, Tensor, float, int | None, int, float]:
     return table.low, table.high, setting.epsilon, setting.group_size, setting.seed, setting.delta
+
+
+def _added_or_left_out(group_size: int | None) -> int | None:
+    """To replace a row is to leave one out and add one."""
+    return None if group_size is None else 2 * group_size
 
 
 def _gan(table: Table, setting: Setting) -> Distribution:
@@ -115,7 +121,7 @@ def _gan(table: Table, setting: Setting) -> Distribution:
         table.base,
         setting.epsilon,
         delta=setting.delta,
-        group_size=setting.group_size,
+        group_size=_added_or_left_out(setting.group_size),
         num_steps=50 if setting.quick else setting.num_steps,
         num_density_draws=100 if setting.quick else 2000,
         seed=setting.seed,
@@ -129,7 +135,7 @@ def _flow(table: Table, setting: Setting) -> Distribution:
         table.base,
         setting.epsilon,
         delta=setting.delta,
-        group_size=setting.group_size,
+        group_size=_added_or_left_out(setting.group_size),
         seed=setting.seed,
         progress=False,
         num_steps=20 if setting.quick else 500,
@@ -168,6 +174,10 @@ def fit(system: str, table: Table, setting: Setting) -> Distribution:
         system: one of :data:`SYSTEMS`.
         table: what it is fitted to.
         setting: at what budget.
+
+    Raises:
+        ValueError: there is no such system.
     """
+    check_choice("system", system, tuple(SYSTEMS))
     with torch.inference_mode(False):
         return SYSTEMS[system](table, setting)

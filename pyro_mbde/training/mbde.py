@@ -197,6 +197,7 @@ class MBDE:
         num_rounds: int = 3,
         *,
         link: str = "clamp",
+        sampler: str = "random_walk",
         seed: int | None = None,
         progress: bool = True,
     ) -> MBDE:
@@ -214,6 +215,8 @@ class MBDE:
             base: public base distribution; the paper's is the standard normal.
             epsilon: privacy parameter of one draw, in nats.
             num_rounds: number of boosting rounds; the paper's is 3.
+            sampler: how Q_{t-1} is drawn from; the paper's is ``random_walk``. ``rejection`` draws exactly what that
+                chain tends to.
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
             seed: as for the constructor.
             progress: as for the constructor.
@@ -252,7 +255,7 @@ class MBDE:
             weak_learner=weak_learner,
             schedule="paper",
             sharpen=False,
-            sampler="random_walk",
+            sampler=sampler,
             num_samples=10_000,
             seed=seed,
             progress=progress,
