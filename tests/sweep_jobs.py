@@ -40,7 +40,7 @@ def sleep(job: Job) -> dict[str, float | str | None]:
 
 def special(job: Job) -> dict[str, float | str | None]:
     values = {"inf": math.inf, "minus_inf": -math.inf, "nan": math.nan, "tiny": 5e-324, "third": 1 / 3}
-    numpy = {"float32": np.float32(0.1), "int64": np.int64(7)}
+    numpy = {"float32": np.float32(0.1), "int64": np.int64(7), "flag": np.bool_(True)}
     return {**values, **numpy, "none": None, "word": "a\nword", "count": 2**60}  # type: ignore[dict-item]  # numpy's own
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,10 @@ import pytest
 import torch
 from sweep_jobs import be_stubborn, jobs_of, measure, sleep, slow, special, trouble
 
+import pyro_mbde
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, SweepError, read_results
-from pyro_mbde.experiments.runner import Job, Measure, run_sweep
+from pyro_mbde.experiments.runner import Job, Measure, current_versions, run_sweep
 
 #: What two runs of a job share.
 MEASURED = ["key", "seed", "product", "normal", "threads"]
@@ -149,7 +153,30 @@ def test_a_row_says_what_was_run_with_what(path: Path) -> None:
     assert 0 <= row["seconds"] < 10
     assert row["torch"] == torch.__version__
     assert row["numpy"] == np.__version__
-    assert all(isinstance(row[name], str) for name in ("python", "pyro", "pyro_mbde"))
+    assert row["opacus"] == metadata.version("opacus")
+    assert all(isinstance(row[name], str) for name in ("python", "pyro-ppl", "mbi", "jax", "pyro_mbde"))
+
+
+def test_the_source_of_a_row_is_that_of_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = current_versions()["source"]
+    copy = tmp_path / "pyro_mbde"
+    shutil.copytree(Path(pyro_mbde.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(pyro_mbde, "__file__", str(copy / "__init__.py"))
+    uncached = current_versions.__wrapped__
+    assert uncached()["source"] == here
+    (copy / "tilt.py").write_text((copy / "tilt.py").read_text() + "\n")
+    assert uncached()["source"] != here
+
+
+def test_a_package_that_is_missing_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "opacus":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    versions = current_versions.__wrapped__()
+    assert (versions["opacus"], versions["mbi"]) == (None, "1.0")
 
 
 def test_floats_survive(path: Path) -> None:
@@ -161,6 +188,7 @@ def test_floats_survive(path: Path) -> None:
         assert (values["tiny"], values["third"], values["count"]) == (5e-324, 1 / 3, 2**60)
         assert (values["float32"], values["int64"]) == (float(np.float32(0.1)), 7)
         assert (values["none"], values["word"]) == (None, "a\nword")
+    assert again["flag"] is True
 
 
 def test_the_same_bits_in_any_executor_and_order(path: Path, workers: WorkerProcesses) -> None:
@@ -271,6 +299,14 @@ class TestBrokenExecutor:
         with pytest.raises(SweepError, match="cannot schedule new futures after shutdown"):
             sweep(jobs_of(1), measure, path, executor=executor)
 
+    def test_an_executor_with_errors_of_its_own(self, path: Path) -> None:
+        class Closed(Serial):
+            def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+                raise Exception("Client is closed.")
+
+        with pytest.raises(SweepError, match="the executor takes no more jobs: Client is closed. Rows so far"):
+            sweep(jobs_of(1), measure, path, executor=Closed())
+
     def test_a_cancelled_job(self, path: Path) -> None:
         class Cancelling(Serial):
             def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -306,6 +342,28 @@ class TestFile:
         table = sweep(jobs_of(3), measure, path)
         assert table["error"].isna().all()
         assert [json.loads(line)["repeat"] for line in lines(path)] == [0, 1, 2]
+
+    def test_a_row_that_cannot_be_written_leaves_nothing(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class FullDisk(io.FileIO):
+            room = 30
+
+            def write(self, data: Any, /) -> int:
+                if not self.room:
+                    raise OSError(28, "No space left on device")
+                part = bytes(data)[: self.room]
+                self.room -= len(part)
+                return super().write(part)
+
+        sweep(jobs_of(1), measure, path)
+        before = path.read_bytes()
+        monkeypatch.setattr(Path, "open", lambda self, *_, **__: FullDisk(self, "a+"))
+        with ResultsFile(path) as results:
+            with pytest.raises(OSError, match="No space left"):
+                results.append({"key": "new", "error": None, "word": "x" * 100})
+            assert "new" not in results.rows
+        monkeypatch.undo()
+        assert path.read_bytes() == before
+        assert sweep(jobs_of(2), measure, path)["error"].isna().all()
 
     @pytest.mark.parametrize("line", ["{", "[1]", "7", '{"key": "a"}', "\x00\x00", ""])
     def test_a_damaged_line_is_an_error(self, path: Path, line: str) -> None:

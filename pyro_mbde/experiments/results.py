@@ -38,7 +38,8 @@ class ResultsFile:
         self._file = self.path.open("a+b", buffering=0)  # nothing is left to be written when the file is closed
         try:
             self._lock()
-            content = self.path.read_bytes()
+            self._file.seek(0)
+            content = self._file.readall()
             #: The newest row of each key.
             self.rows = _newest(content, self.path)
             self._file.truncate(content.rfind(b"\n") + 1)

@@ -205,7 +205,7 @@ class _Sweep:
     def _submit(self, job: Job) -> None:
         try:
             future = self._executor.submit(run_job, self._function, job)
-        except RuntimeError as error:  # broken, or shut down
+        except Exception as error:  # broken or shut down, whatever its library calls that
             raise self._stop(error) from error
         self._jobs[future] = job
         future.add_done_callback(self._ended.put)
@@ -220,7 +220,7 @@ class _Sweep:
         if isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDiedError):
             try:
                 self._executor.submit(int).cancel()
-            except RuntimeError as final:
+            except Exception as final:  # as above
                 raise self._stop(final) from error
 
     def _keep(self, future: Future[Row], row: Row) -> None:
