@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +14,20 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
+from fake_rows import fake_row, fake_table
+from torch.distributions import Distribution
 
 from pyro_mbde.experiments import __main__ as command
 from pyro_mbde.experiments import sweeps
-from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.measure import GRID_EDGES, decode_grid, encode_grid, grid_points, measure
 from pyro_mbde.experiments.problems import RANDOM, find_problem, random_1d, random_2d, ring
-from pyro_mbde.experiments.runner import Job, current_versions
+from pyro_mbde.experiments.runner import Job
+from pyro_mbde.experiments.style import LOOKS
 from pyro_mbde.experiments.sweeps import SWEEPS
-from pyro_mbde.experiments.systems import SYSTEMS
+from pyro_mbde.experiments.systems import SYSTEMS, Setting, Table, fit
 from pyro_mbde.metrics import negative_log_likelihood, quadrature_grid
 from pyro_mbde.theory import gain_limit
-
-GRID = encode_grid(ring().target)
-
-
-def fake_row(job: Job) -> dict[str, Any]:
-    """A row as a sweep keeps it, whose numbers tell which job it is of."""
-    row: dict[str, Any] = {"key": job.key, "problem": job.problem, "system": job.system, "epsilon": job.epsilon}
-    row |= {"repeat": job.repeat, "error": None, **dict(job.options), **current_versions()}
-    nll = (
-        5 - math.log(job.epsilon) / 10 + job.repeat / 100 + list(SYSTEMS).index(job.system) / 10
-        if job.system in SYSTEMS
-        else 2
-    )
-    return row | {
-        "nll": nll,
-        "coverage": 0.5 + job.epsilon / 100 + job.repeat / 50,
-        "grid": GRID,
-        "log_ratio_range": 9.5,
-    }
-
-
-def fake_table(name: str, *, quick: bool = False) -> pd.DataFrame:
-    return pd.DataFrame([fake_row(job) for job in SWEEPS[name](quick=quick)])
 
 
 @pytest.mark.parametrize("name", sorted(SWEEPS))
@@ -113,6 +91,11 @@ def test_grid_round_trip() -> None:
     assert np.allclose(decode_grid(encode_grid(density)), exact, atol=1e-3 * exact.max())
 
 
+def fit_of(system: str, group_size: int | None) -> Distribution:
+    table = Table(torch.rand(200), find_problem("mixture-1d").base, torch.tensor(-2.0), torch.tensor(3.0), (-9.0, 9.0))
+    return fit(system, table, Setting(1.0, 1e-5, group_size, seed=0, quick=True))
+
+
 class TestMeasure:
     def test_base_and_limit(self) -> None:
         problem = ring()
@@ -149,9 +132,21 @@ class TestMeasure:
             measure(Job("mixture-1d", system, 1.0, 2, (("quick", 1),)))
         assert torch.equal(*seen)
 
-    def test_unknown_problem(self) -> None:
+    def test_unknown_names(self) -> None:
         with pytest.raises(ValueError, match="problem must have public bounds"):
             measure(Job("claw", "base", 1.0))
+        with pytest.raises(ValueError, match="name must be one of ring, ring-tight,"):
+            measure(Job("rings", "base", 1.0))
+        with pytest.raises(ValueError, match="system must be one of mbde-paper,"):
+            measure(Job("ring", "dbp", 1.0, options=(("quick", 1),)))
+
+    def test_rivals_protect_rows_replaced(self) -> None:
+        """Those whose guarantees are of rows added or left out are run for twice as many."""
+        for system, group_size, replaced in (("dpb", 10, True), ("mst", 20, False)):
+            density: Any = fit_of(system, 10)
+            assert (density.guarantee.group_size, density.guarantee.replaced) == (group_size, replaced)
+            everything: Any = fit_of(system, None)
+            assert (everything.guarantee.group_size, everything.guarantee.replaced) == (None, True)
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -165,98 +160,93 @@ def test_plots_show_the_rows(name: str, *, quick: bool) -> None:
     assert "all rows at once" in figure._supxlabel.get_text().replace("\n", " ")  # type: ignore[attr-defined]  # as above
 
 
-def test_metrics_lines_are_the_rows() -> None:
+def plotted(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
+    """Points of the lines of an axis, by what the legend calls them."""
+    return {
+        str(line.get_label()): tuple(np.asarray(part, float).tolist() for part in line.get_data())
+        for line in axis.get_lines()
+    }
+
+
+@pytest.mark.parametrize(("problem", "column"), [("ring", 0), ("mixture-1d", 1)])
+def test_metrics_lines_are_the_rows(problem: str, column: int) -> None:
     table = fake_table("metrics")
     figure = PLOTS["metrics"](table)
-    lines = {str(line.get_label()): line for line in figure.axes[0].get_lines()}
     plt.close(figure)
-    rows = table[(table["problem"] == "ring") & (table["system"] == "projection")].sort_values("epsilon")
-    assert np.asarray(lines["KL projection, skew 0.3"].get_xdata()).tolist() == rows["epsilon"].tolist()
-    assert np.asarray(lines["KL projection, skew 0.3"].get_ydata()).tolist() == rows["nll"].tolist()
-    assert {"best reachable, skew 0.3", "best reachable, skew 0.5", "DPB, all rows protected"} <= set(lines)
-    unbounded = next(label for label in lines if "NOT private" in label)
-    assert "9.5 at ε = 1" in unbounded
+    nll, coverage = (plotted(figure.axes[row + column]) for row in (0, 2))
+    everything = table["group_size"] == 0
+    chosen = {
+        "mbde-paper": (table["problem"] == problem) & (table["system"] == "mbde-paper"),
+        "projection": (table["problem"] == problem) & (table["system"] == "projection"),
+        "projection-box": table["problem"] == f"{problem}-box",
+        "dpb-paper": (table["problem"] == problem) & (table["system"] == "dpb-paper"),
+        "dpb": (table["problem"] == problem) & (table["system"] == "dpb") & ~everything,
+        "dpb-all": (table["problem"] == problem) & (table["system"] == "dpb") & everything,
+    }
+    for system, rows in chosen.items():
+        for name, lines in (("nll", nll), ("coverage", coverage)):
+            medians = table[rows].groupby("epsilon")[name].median()
+            assert lines[LOOKS[system].label] == (medians.index.tolist(), medians.tolist()), system
+    for skew in (0.3, 0.5):
+        limits = table[(table["problem"] == problem) & (table["system"] == "limit") & (table["skew"] == skew)]
+        limits = limits.sort_values("epsilon")
+        assert nll[f"best reachable, skew {skew}"] == (limits["epsilon"].tolist(), limits["nll"].tolist())
+    unbounded = [label for label in nll if "NOT private" in label]
+    assert len(unbounded) == (problem == "ring")
+    assert all("9.5 at ε = 1" in label for label in unbounded)
+
+
+@pytest.mark.parametrize(
+    ("name", "systems"),
+    [("random-1d", ("dpb-paper", "mbde-paper", "projection")), ("coverage", ("mbde-paper", "projection"))],
+)
+def test_lines_by_modes_are_the_rows(name: str, systems: tuple[str, ...]) -> None:
+    table = fake_table(name)
+    figure = PLOTS[name](table)
+    plt.close(figure)
+    column = "coverage" if name == "coverage" else "nll"
+    for place, system in enumerate(systems):
+        means, deviations = (figure.axes[place + row * len(systems)] for row in (0, 1))
+        for modes in (1, 4, 10):
+            rows = table[(table["problem"] == f"random-1d-{modes}") & (table["system"] == system)]
+            groups = rows.groupby("epsilon")[column]
+            assert plotted(means)[f"m = {modes}"] == (groups.mean().index.tolist(), groups.mean().tolist())
+            spread = deviations.get_lines()[modes - 1].get_ydata()
+            assert np.asarray(spread).tolist() == groups.std().tolist()
+
+
+@pytest.mark.parametrize("name", ["ring", "random-2d"])
+def test_contours_are_the_rows(name: str) -> None:
+    table = fake_table(name)
+    figure = PLOTS[name](table)
+    plt.close(figure)
+    epsilons = sorted(table["epsilon"].unique(), reverse=True)
+    for row, system in enumerate(("dpb-paper", "mbde-paper", "projection", "projection-box")):
+        axes = figure.axes[row * (len(epsilons) + 1) :][: len(epsilons) + 1]
+        assert axes[0].get_ylabel().replace("\n", " ") == LOOKS[system].label.replace("\n", " ")
+        for axis, epsilon in zip(axes[1:], epsilons, strict=True):
+            boxed = table["problem"] == (f"{name}-box" if system.endswith("-box") else name)
+            one = table[boxed & (table["system"] == system.removesuffix("-box")) & (table["epsilon"] == epsilon)]
+            assert len(one) == 1
+            assert axis.get_xlabel() == f"NLL {one['nll'].iloc[0]:.2f}"
 
 
 @pytest.mark.parametrize("name", sorted(PLOTS))
-def test_failed_jobs_leave_gaps(name: str) -> None:
+@pytest.mark.parametrize("system", ["dpb-paper", "projection", "mbde-paper", "limit", "base"])
+def test_failed_jobs_leave_gaps(name: str, system: str) -> None:
     table = fake_table(name)
-    rival = table["system"].isin(["dpb-paper"])
-    table.loc[rival, ["nll", "coverage", "grid"]] = None
+    table.loc[table["system"] == system, ["nll", "coverage", "grid"]] = None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figure = PLOTS[name](table.astype({"nll": float, "coverage": float}))
         figure.canvas.draw()
     plt.close(figure)
+    assert "nan" not in " ".join(axis.get_xlabel() for axis in figure.axes)
 
 
 def test_metrics_where_all_unbounded_jobs_failed() -> None:
     figure = PLOTS["metrics"](fake_table("metrics").drop(columns="log_ratio_range"))
     plt.close(figure)
-
-
-def decision_table(nll: Callable[[Job], float]) -> pd.DataFrame:
-    return pd.DataFrame([fake_row(job) | {"nll": nll(job)} for job in sweeps.decision("ring-box")])
-
-
-class TestDecision:
-    def test_crossings(self) -> None:
-        def nll(job: Job) -> float:
-            if job.system == "projection":
-                return 6.0 if job.epsilon >= 1 else 8.0  # k = 1 at E = 1; k = 1 and 10 at E = 10
-            size = dict(job.options).get("group_size")
-            return 10.0 if size is None else (7.0 if size else 9.0) - (2.0 if size in (1, 3) else 0.0)
-
-        table = crossings(decision_table(nll)).set_index(["total", "draws"])["from_group"]
-        assert table.to_dict() == {
-            (1.0, 1): "10",
-            (1.0, 10): "all",
-            (1.0, 100): "all",
-            (10.0, 1): "10",
-            (10.0, 10): "10",
-            (10.0, 100): "all",
-        }
-
-    def test_never(self) -> None:
-        table = crossings(decision_table(lambda job: {"projection": 9.0, "base": 10.0}.get(job.system, 5.0)))
-        assert set(table["from_group"]) == {"never"}
-        assert table["its_nll"].tolist() == [5.0] * 6
-
-    def test_failed_and_infinite_rivals_do_not_win(self) -> None:
-        table = crossings(decision_table(lambda job: 6.0 if job.system == "projection" else math.inf))
-        assert set(table["from_group"]) == {"1"}
-
-    def test_no_better_than_the_base_is_no_choice(self) -> None:
-        table = crossings(decision_table(lambda job: {"projection": 6.995, "base": 7.0}.get(job.system, 8.0)))
-        assert set(table["from_group"]) == {"base"}
-
-    def test_a_rival_that_is_not_there(self) -> None:
-        table = decision_table(lambda job: {"projection": 6.0, "base": 7.0}.get(job.system, 8.0))
-        assert set(crossings(table[table["system"] != "mst"])["from_group"]) == {"unknown"}
-
-    def test_failed_jobs_decide_nothing(self) -> None:
-        table = decision_table(lambda job: 6.0 if job.system == "projection" else 7.0)
-        ours = table.assign(nll=table["nll"].where(table["system"] != "projection"))
-        assert set(crossings(ours)["from_group"]) == {"unknown"}
-        rival = table.assign(nll=table["nll"].where((table["system"] != "mst") | (table["group_size"] != 1)))
-        assert set(crossings(rival)["from_group"]) == {"unknown"}
-        nobody = table.assign(nll=table["nll"].where(table["group_size"] != 1))
-        assert set(crossings(nobody)["from_group"]) == {"unknown"}
-
-    def test_plot_where_the_base_failed(self) -> None:
-        table = fake_table("decision")
-        figure = plot_decision(table.assign(nll=table["nll"].where(table["system"] != "base")))
-        figure.canvas.draw()
-        plt.close(figure)
-
-    @pytest.mark.parametrize("quick", [False, True])
-    def test_plot(self, *, quick: bool) -> None:
-        table = fake_table("decision", quick=quick)
-        figure = plot_decision(table)
-        figure.canvas.draw()
-        labels = [str(line.get_label()) for line in figure.axes[0].get_lines()]
-        plt.close(figure)
-        assert {"DPB", "DPGAN", "MST", "ours, k = 1 draws", "ours, k = 100 draws"} <= set(labels)
 
 
 def test_command_redraws_from_the_results_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,21 +294,3 @@ def test_command_names() -> None:
     assert result.exit_code == 0
     for name in command.NAMES:
         assert name in result.output
-
-
-@pytest.mark.parametrize("name", ["decision", "decision-medical"])
-def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
-    """The row of each total budget, from the CSV beside the picture."""
-    docs = Path(__file__).parents[1] / "docs"
-    table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
-    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP", "mst": "MST"}
-    for total in sweeps.TOTALS:
-        rivals = table[table["system"].isin(sweeps.RIVALS) & (table["epsilon"] == total)]
-        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
-        ours = [
-            table[(table["system"] == "projection") & np.isclose(table["epsilon"], total / k)]["nll"].median()
-            for k in sweeps.NUM_DRAWS
-        ]
-        cells = [f"{total:g}", ", ".join(f"{value:.3f}" for value in ours)]
-        cells += [f"{medians.loc[g].min():.3f} {titles[medians.loc[g].idxmin()]}" for g in sweeps.GROUP_SIZES]
-        assert f"| {' | '.join(cells)} |" in text

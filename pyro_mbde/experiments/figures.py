@@ -114,7 +114,7 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
         nll.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         nll.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if _shown(value) else "")
         coverage.set(xlabel="ε, nats", ylabel="mode coverage, share of P")
-        coverage.set_ylim(0 if coverage.dataLim.ymin < 0.5 else 0.9, 1.01)
+        coverage.set_ylim(0 if _lowest(coverage) < 0.5 else 0.9, 1.01)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     add_caption(
@@ -172,7 +172,7 @@ def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: s
         if column == "nll":
             deviation.set_yscale("log")
         else:  # coverages may all be 1
-            mean.set_ylim(min(0.9, mean.dataLim.ymin), 1.005)
+            mean.set_ylim(min(0.9, _lowest(mean)), 1.005)
             deviation.set_ylim(0, 0.05)
     axes[0, 0].set_ylabel(f"mean {label}")
     axes[1, 0].set_ylabel(f"standard deviation, {label.split(', ')[1]}")
@@ -196,6 +196,12 @@ def _band(axis: Axes, rows: pd.DataFrame, column: str, look: Look, label: str) -
     groups = rows.groupby("epsilon")[column]
     axis.plot(groups.median(), label=label, **look.line())
     axis.fill_between(groups.min().index, groups.min(), groups.max(), color=look.color, alpha=0.15, linewidth=0)
+
+
+def _lowest(axis: Axes) -> float:
+    """The lowest place on an axis that a line reaches; 1 where there is none."""
+    places = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.get_lines()])
+    return float(np.nanmin(np.append(places, 1.0)))
 
 
 def _rows(table: pd.DataFrame, system: str, epsilon: float) -> pd.DataFrame:
