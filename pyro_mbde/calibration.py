@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -32,9 +33,12 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
 _FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
-#: Fresh draws in a block of the certificate, and the most that a first and a second attempt at it take: what is planned
-#: for the tilt that is hardest to certify, and eight times that.
-_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**22, 2**25
+#: Standard errors between the log-normalisers of even and of fresh draws, beyond which the even ones are mistrusted.
+_TOO_FAR_APART = 3
+#: Fresh draws in a block of the certificate; those that are kept, as many as are planned for the tilt that is hardest
+#: to certify; and the most that a first and a second attempt take: what is planned is an average, exceeded half of the
+#: time, but seldom twofold.
+_BLOCK_SIZE, _KEPT, _FIRST, _SECOND = 2**15, 2**22, 2**23, 2**25
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
@@ -100,7 +104,8 @@ class BaseScores:
     The score is a learned log density ratio, or the sum of a boosted ensemble. The shift is found on one set of draws,
     and the certificate uses others, from the operating system's randomness: the shift does not depend on them, as the
     proof asks. Both sets are kept, since one fit serves many epsilons; neither depends on how a certificate came out,
-    so that each density has one of its own, valid whatever the others'. A second attempt has draws for itself alone.
+    so that each density has one of its own, valid whatever the others'. What a long first attempt takes beyond the kept
+    draws, and all of a second one's, is for it alone.
 
     On a finite base both are sums over its points, exact.
 
@@ -121,7 +126,8 @@ class BaseScores:
         self._seed = int(torch.randint(2**31, ()))
         points = enumerate_base(base)
         self._is_exact = points is not None
-        self._log_weights: Tensor | None = None
+        # Of the even draws, within a replicate.
+        self._log_weights = torch.zeros(1, dtype=torch.float64)
         self._num_cell_dims, self._cells_per_dim = self._plan_cells()
         self._num_cells = self._cells_per_dim**self._num_cell_dims
         self._fresh: list[tuple[Tensor, Tensor]] = []
@@ -175,24 +181,49 @@ class BaseScores:
         # delta is shared out between two attempts: either may be wrong.
         claim = certificate if self._is_exact else replace(certificate, delta=certificate.delta / 2)
         shift = self._shift(bounds, certificate)
-        if self._certify(shift, bounds, claim, self._kept_blocks()):
+        taken: list[tuple[Tensor, Tensor]] = []
+        if self._certify(shift, bounds, claim, self._first_blocks(taken)):
             return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
         if not self._is_exact:
             # The draws of the first attempt help to find a better shift, for this call alone: what is kept must not
             # depend on how an attempt came out.
-            kept = self._even, self._even_cells
+            kept = self._even, self._even_cells, self._log_weights
             try:
-                self._even, self._even_cells = (
-                    torch.cat([part, *(block.reshape(NUM_REPLICATES, -1) for block in blocks)], 1)
-                    for part, *blocks in zip(kept, *self._fresh, strict=True)
-                )
-                shift = self._shift(bounds, certificate)
-                if self._certify(shift, bounds, claim, (self._new_block() for _ in range(_SECOND // _BLOCK_SIZE))):
+                self._pool(taken, shift, bounds)
+                shift = project(self._even.flatten(), self._weights(), bounds)
+                if self._certify(shift, bounds, claim, self._new_blocks(_SECOND)):
                     return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
             finally:
-                self._even, self._even_cells = kept
+                self._even, self._even_cells, self._log_weights = kept
         shrinkage = min(-bounds.low, bounds.high) / bounds.width
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
+
+    def _pool(self, blocks: list[tuple[Tensor, Tensor]], shift: float, bounds: Bounds) -> None:
+        """Adds the fresh draws of the first attempt to the even ones, each set weighted by how well it knows phi.
+
+        Inverse variances: even draws that were inverted from Sobol points know phi better than many times as many
+        fresh ones, which would but blur the shift. An error that the even draws do not tell of, as of a region that
+        they miss, shows where the two sets are further apart than luck puts them: the square of that is then, on
+        average, the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
+        """
+        fresh, fresh_cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True))
+        by_even = self._log_normalizer(shift, bounds)
+        by_fresh = replicated_log_normalizer(clip_score(fresh, shift, bounds), bounds)
+        even_variance, fresh_variance = by_even.standard_error**2, by_fresh.standard_error**2
+        squared_distance = (by_even.value - by_fresh.value) ** 2
+        if squared_distance > _TOO_FAR_APART**2 * (even_variance + fresh_variance):
+            even_variance = squared_distance - fresh_variance
+        num_even, num_fresh = self._even.shape[1], fresh.shape[1]
+        total = even_variance + fresh_variance
+        even_share = fresh_variance / total if total else num_even / (num_even + num_fresh)
+        self._log_weights = torch.cat(
+            [
+                torch.full((size,), share * (num_even + num_fresh) / size, dtype=torch.float64)
+                for size, share in ((num_even, even_share), (num_fresh, 1 - even_share))
+            ]
+        ).log()
+        self._even = torch.cat([self._even, fresh], 1)
+        self._even_cells = torch.cat([self._even_cells, fresh_cells], 1)
 
     def _shift(self, bounds: Bounds, certificate: Certificate) -> float:
         """The shift of the projection, on as many even draws as the tolerance asks for."""
@@ -204,12 +235,13 @@ class BaseScores:
             self._add_even_draws()
 
     def _weights(self) -> Tensor:
-        return torch.zeros(self._even.numel()) if self._log_weights is None else self._log_weights
+        return self._log_weights.expand_as(self._even).flatten()
 
     def _log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
         tilts = shrinkage * clip_score(self._even, shift, bounds)
-        if self._log_weights is None:
-            return replicated_log_normalizer(tilts, bounds)
+        if not self._is_exact:
+            # The weights are 1 on average over a replicate.
+            return replicated_log_normalizer(tilts + self._log_weights, bounds)
         value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0) - torch.logsumexp(self._log_weights, 0)
         return LogNormalizer(bounds.clamp(float(value)))
 
@@ -271,12 +303,21 @@ class BaseScores:
         copies = (clip_score(scores, shift, bounds).exp() - control[cells] + control.mean() for scores, cells in blocks)
         return certify(copies, plans[0 if use_control else 1], certificate)
 
+    def _first_blocks(self, taken: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks of a first attempt, noted in ``taken``."""
+        for block in chain(self._kept_blocks(), self._new_blocks(_FIRST - _KEPT)):
+            taken.append(block)
+            yield block
+
     def _kept_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores and cells of the fresh draws of first attempts, in blocks; made when first asked for, then kept."""
-        for index in range(_FIRST // _BLOCK_SIZE):
+        """The first blocks of every first attempt; made when first asked for, then kept."""
+        for index in range(_KEPT // _BLOCK_SIZE):
             if index == len(self._fresh):
                 self._fresh.append(self._new_block())
             yield self._fresh[index]
+
+    def _new_blocks(self, num_draws: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self._new_block() for _ in range(num_draws // _BLOCK_SIZE))
 
     def _new_block(self) -> tuple[Tensor, Tensor]:
         """Scores and cells of fresh draws of the base."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import islice
 
 import pyro.distributions as dist
@@ -15,12 +16,14 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_mbde import calibration
+from pyro_mbde import certificate as certificate_module
 from pyro_mbde.base import prepare_base
 from pyro_mbde.calibration import BaseScores, plan_calibration
 from pyro_mbde.certificate import ROUNDING_RESERVE
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import estimate_log_normalizer
 from pyro_mbde.projection import clip_score
+from pyro_mbde.sampling import system
 
 
 def waves(value: Tensor) -> Tensor:
@@ -29,10 +32,15 @@ def waves(value: Tensor) -> Tensor:
     return (3 * rows).sin().sum(-1) * 2 + rows.mean(-1).tanh()
 
 
+@pytest.mark.parametrize("scale", [1 / 16, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(BASES))
-def test_every_base(name: str) -> None:
+def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all numbers of draws a sixteenth of the true ones, which makes the tolerance four times as wide."""
+    monkeypatch.setattr(certificate_module, "_DRAWS_PLANNED", int(scale * certificate_module._DRAWS_PLANNED))
+    for number in ("_FIRST_EVEN_DRAWS", "_MAX_EVEN_DRAWS", "_BLOCK_SIZE", "_KEPT", "_FIRST", "_SECOND"):
+        monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
     base = prepare_base(BASES[name]())
-    bounds, certificate = plan_calibration(base, 1.0, 1e-3, 0.3)
+    bounds, certificate = plan_calibration(base, 1.0, 1e-9, 0.3)
     assert certificate is not None
     placement = BaseScores(base, waves).place(bounds, certificate)
     assert placement.shrinkage == 1.0
@@ -102,7 +110,7 @@ def test_an_interrupt_leaves_scores_that_can_be_pickled(monkeypatch: pytest.Monk
 
 def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is certified, log q/q0 is in [lo, hi] all the same."""
-    monkeypatch.setattr(calibration, "certify", lambda *arguments: False)
+    monkeypatch.setattr(calibration, "certify", lambda blocks, *arguments: len(next(blocks)) == 0)
     base = prepare_base(normal(2))
     for skew in (0.1, 0.5, 0.8):
         bounds, certificate = plan_calibration(base, 2.0, 1e-9, skew)
@@ -123,13 +131,10 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
     """
     base = prepare_base(dist.Normal(0.0, 1.0))
     bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
-    points = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
-    weights = (-points.square() / 2).softmax(0)
-    scores = waves(points)
     low, high = -10.0, 10.0
     for _ in range(60):
         shift = (low + high) / 2
-        phi = math.log(float((weights * clip_score(scores, shift, bounds).exp()).sum()))
+        phi = phi_by_quadrature(shift, bounds)
         low, high = (shift, high) if phi > -1.0001 * (claim.tolerance - ROUNDING_RESERVE) else (low, shift)
     wrong = 0
     for _ in range(200):
@@ -159,6 +164,53 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
     first = scores._fresh[0][0]
     assert scores.place(bounds, certificate).shrinkage == pytest.approx(0.3)
     assert torch.equal(scores._fresh[0][0], first)
+
+
+def phi_by_quadrature(shift: float, bounds: Bounds) -> float:
+    """Log-normaliser of the waves on a standard normal base."""
+    points = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    weights = (-points.square() / 2).softmax(0)
+    return math.log(float((weights * clip_score(waves(points), shift, bounds).exp()).sum()))
+
+
+def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Both attempts are made in full, the first fails, and fresh draws follow the seed."""
+    outcomes = iter([False, True])
+
+    def decide(blocks: Iterator[Tensor], limits: object, claim: object) -> bool:
+        for _ in blocks:
+            pass
+        return next(outcomes)
+
+    monkeypatch.setattr(calibration, "certify", decide)
+    monkeypatch.setattr(calibration, "_KEPT", 2**20)
+    monkeypatch.setattr(calibration, "_FIRST", 2**20)
+    monkeypatch.setattr(calibration, "_SECOND", 0)
+    monkeypatch.setattr(calibration, "system_generator", nullcontext)
+    monkeypatch.setattr(system, "_system_points", lambda *shape: torch.rand(shape, dtype=torch.float64))
+    placement = scores.place(bounds, Certificate(0.1, 1e-6))
+    assert placement.shrinkage == 1.0
+    assert abs(placement.log_normalizer.value) < 1e-9
+    return placement.shift
+
+
+def test_fresh_draws_do_not_blur_what_even_ones_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first attempt that fails by bad luck leaves the shift as good as it was: its draws scatter far more."""
+    scores, bounds = BaseScores(prepare_base(dist.Normal(0.0, 1.0)), waves), Bounds(-0.3, 0.7)
+    shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
+    fresh = torch.cat([block for block, _ in scores._fresh])
+    error_of_fresh = float(clip_score(fresh, shift, bounds).exp().std()) / math.sqrt(len(fresh))
+    assert abs(phi_by_quadrature(shift, bounds)) < error_of_fresh / 10
+
+
+def test_fresh_draws_mend_what_even_ones_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: even draws that agree with each other, but not with the base."""
+    scores, bounds = BaseScores(prepare_base(dist.Normal(0.0, 1.0)), waves), Bounds(-0.3, 0.7)
+    scores._even = scores._even.clamp(max=2.0)
+    before = scores._shift(bounds, Certificate(0.1, 1e-6))
+    assert abs(phi_by_quadrature(before, bounds)) > 0.005
+    shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
+    assert abs(phi_by_quadrature(shift, bounds)) < 0.001
 
 
 @pytest.mark.parametrize(("num_dims", "num_cells"), [(1, 2**14), (2, 2**14), (3, 25**3), (20, 2**14)])

@@ -79,6 +79,21 @@ def test_certificates_of_what_is_true_are_given() -> None:
         assert sum(given) >= 18
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("share", "times"), [(0.5, 8), (0.7, 40)])
+def test_certificates_of_what_is_off_but_true_are_given(sign: int, share: float, times: int) -> None:
+    """phi is within the tolerance, but far from 0: a bet as if phi were 0 would lose in the long run."""
+    bounds, claim = skewed_bounds(1.0, 0.3), Certificate(0.02, 1e-6)
+    tilt, bounds = known_tilt(SCORES["waves"], bounds, sign * share * claim.tolerance)
+    limits = CopyLimits(math.exp(bounds.low), math.exp(bounds.high), 0.25)
+    num_draws = int(times * expected_draws(limits, claim))
+    given = [
+        certify(torch.split(tilt(torch.randn(num_draws, dtype=torch.float64)).exp(), 2048), limits, claim)
+        for _ in range(20)
+    ]
+    assert sum(given) >= 18
+
+
 def test_a_wrong_guess_at_the_variance_costs_draws_but_no_truth() -> None:
     """Attack: the guess is a million times too small or too large; phi beyond the tolerance is still not certified."""
     generator = torch.Generator().manual_seed(1)

@@ -23,6 +23,8 @@ NUM_SAMPLES = {
     "independence": {"default": 1000},
 }
 SLOW = {
+    ("hmc", "normal mean"),
+    ("lockstep_random_walk", "on a box"),  # many more such chains are below
     ("nuts", "normal mean"),
     ("nuts", "skewed rate"),
     ("hmc", "on a box"),

@@ -55,9 +55,18 @@ def share(problem: Problem, density: MollifiedExpFamily, epsilon: float, skew: f
     return gain / best_reachable(problem.target, problem.base, epsilon, skew, box=problem.box).gain
 
 
-@pytest.mark.parametrize("skew", [0.5, 0.3])
-def test_near_the_limit_at_every_epsilon_from_one_fit(tight: LogRatio, skew: float) -> None:
-    for epsilon in EPSILONS:
+@pytest.mark.parametrize(
+    ("skew", "epsilons"),
+    [
+        (0.3, EPSILONS[::3]),
+        (0.5, EPSILONS[::3]),
+        *(pytest.param(s, EPSILONS, marks=pytest.mark.slow) for s in (0.3, 0.5)),
+    ],
+)
+def test_near_the_limit_at_every_epsilon_from_one_fit(
+    tight: LogRatio, skew: float, epsilons: tuple[float, ...]
+) -> None:
+    for epsilon in epsilons:
         assert 0.98 < share(ring_tight(), tight.mollify(epsilon, skew=skew), epsilon, skew) <= 1 + 1e-4
 
 
@@ -96,7 +105,7 @@ def test_the_a_priori_form(tight: LogRatio) -> None:
 def test_the_guarantee_is_what_was_asked_and_the_density_keeps_it(tight: LogRatio) -> None:
     """log q/q0 by quadrature-normalised densities is inside the public set."""
     problem = ring_tight()
-    points, volume = quadrature_grid(problem.box, torch.Size([2]), 700)
+    points, volume = quadrature_grid(problem.box, torch.Size([2]), 400)
     log_q0 = problem.base.log_prob(points).double()
     for epsilon in EPSILONS:
         density = tight.mollify(epsilon)

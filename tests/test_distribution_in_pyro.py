@@ -348,7 +348,7 @@ def test_nuts_with_an_enumerated_assignment(line: MollifiedExpFamily) -> None:
             outlier = pyro.sample("outlier", dist.Bernoulli(share), infer={"enumerate": "parallel"})
             pyro.sample("row", dist.MaskedMixture(outlier.bool(), line, dist.Normal(0.0, 4.0)), obs=data)
 
-    chains = run_mcmc(model, "nuts", 300, 100, 2, seed=2, progress=False, num_workers=1)
+    chains = run_mcmc(model, "nuts", 200, 60, 2, seed=2, progress=False, num_workers=1)
     shares = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     inside, outside = line.log_prob(data).double(), dist.Normal(0.0, 4.0).log_prob(data).double()
     terms = torch.logaddexp(torch.log1p(-shares)[:, None] + inside, shares.log()[:, None] + outside)

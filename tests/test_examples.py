@@ -50,8 +50,8 @@ def test_new_clinic(example: ModuleType, generator: torch.Generator) -> None:
     chains = run_mcmc(
         example.model,
         "nuts",
-        250,
-        100,
+        150,
+        80,
         2,
         seed=1,
         progress=False,
@@ -99,7 +99,7 @@ def test_contaminated_survey(example: ModuleType, generator: torch.Generator) ->
     posterior = example.quadrature(log_odds)
     assert float(posterior.density.mean()) == pytest.approx(1)
     chains = run_mcmc(
-        example.model, "nuts", 200, 100, 2, seed=1, progress=False, model_args=(q, survey.rows), num_workers=1
+        example.model, "nuts", 120, 60, 2, seed=1, progress=False, model_args=(q, survey.rows), num_workers=1
     )
     table = example.check_chains(chains, posterior, log_odds)
     assert float(table["off by (MCSEs)"].abs().max()) < 4.5

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyro.distributions as dist
@@ -14,9 +14,8 @@ import torch
 from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
-from pyro_mbde.experiments import bench_certificate, bench_chains, bench_gain, guide, medical
+from pyro_mbde.experiments import bench, bench_certificate, bench_chains, bench_gain, guide, medical
 from pyro_mbde.experiments.__main__ import main as draw
-from pyro_mbde.experiments.bench import main
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -53,8 +52,12 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(bench_gain.A_PRIORI, name, quick)
     quick_ratio = partial(DensityRatio, weak_learner=learner, ensemble_size=1)
     monkeypatch.setattr(bench_chains, "MBDE", quick)
+    monkeypatch.setattr(bench, "MBDE", SimpleNamespace(paper=quick))
+    for module in (bench, bench_certificate):
+        monkeypatch.setattr(module, "EPSILONS", (0.25, 1.0))
+    monkeypatch.setattr(guide, "SKEWS", (0.2, 0.5))
     monkeypatch.setattr(bench_chains, "_PROBLEMS", {"ring-tight": ring_tight})
-    for module in (bench_gain, bench_certificate, guide, sys.modules["pyro_mbde.experiments.bench"]):
+    for module in (bench_gain, bench_certificate, guide, bench):
         monkeypatch.setattr(module, "DensityRatio", quick_ratio)
 
 
@@ -75,7 +78,7 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("quick_systems")
 def test_bench_commands(arguments: list[str], shown: str) -> None:
-    result = CliRunner().invoke(main, arguments)
+    result = CliRunner().invoke(bench.main, arguments)
     assert result.exit_code == 0, result.output
     assert shown in result.output
 

@@ -154,9 +154,9 @@ def test_a_model_with_the_density_as_its_prior(skewed: MollifiedExpFamily) -> No
 
     for kernel in set(KERNELS) - {"independence"}:
         chains = run_mcmc(
-            model, kernel, 60, 60, num_chains=2, seed=0, progress=False, model_args=(data,), model_kwargs={"scale": 0.5}
+            model, kernel, 30, 30, num_chains=2, seed=0, progress=False, model_args=(data,), model_kwargs={"scale": 0.5}
         )
-        assert chains.draws["centre"].shape == (2, 60, 2)
+        assert chains.draws["centre"].shape == (2, 30, 2)
         assert bool((chains.draws["spread"] > 0).all())
         assert arviz.summary(chains.to_arviz()).shape[0] == 3
 
