@@ -12,7 +12,7 @@ from pyro_mbde.diagnostics.report import MixingReport
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
-from pyro_mbde.privacy.accounting import TotalCost, compose
+from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
@@ -35,6 +35,7 @@ __all__ = [
     "Certificate",
     "Chains",
     "DensityRatio",
+    "DrawBudget",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
@@ -47,6 +48,8 @@ __all__ = [
     "TotalCost",
     "WeakLearner",
     "compose",
+    "compose_fits",
+    "epsilon_per_draw",
     "exact_posterior",
     "fresh_chains",
     "mixing_report",

@@ -1,12 +1,23 @@
-"""What several draws cost together."""
+"""What several draws cost together, and what one of several may cost."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyro_mbde._runtime import check_count
+from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_number, message
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
+from pyro_mbde.privacy.zcdp import zcdp_epsilon, zcdp_rho
+
+PURE, ZCDP, EXACT = "pure composition", "zCDP", "exact curve of i.i.d. draws"
+#: Kept back of what is inverted in floats, as a share of it.
+_RESERVE = 1e-12
+#: By how much of it an epsilon is lowered that does not compose to the total.
+_STEP = 1e-4
+#: Widths of tilts that differ by less, as a share, serve as well.
+_TIE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -27,36 +38,253 @@ class TotalCost:
     rule: str
 
 
-def compose(guarantee: Guarantee, num_draws: int) -> TotalCost:
-    r"""Returns what several draws of one fitted density cost, taken together.
+def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) -> TotalCost:
+    r"""Returns the least that several draws of one fitted density are known to cost, taken together.
 
-    Given the fitted density the draws are independent, so under its certificate G the log-ratios of their laws add up
-    to at most :math:`k \epsilon`. G, which bounds the log-ratio of *any* two certified
-    densities, fails with probability at most :math:`\delta`, once for the density. For any set S
-    of releases, with primes for the other table,
+    Given the fitted density the draws are independent. While its certificate G holds, what k draws cost is
+
+    - by **pure composition** :math:`k \epsilon`, the log-ratios of their laws added up;
+    - by **zCDP**, at :math:`\rho = \min(\epsilon^2/2, r^2/8)` a draw, :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon` of
+      :math:`k \rho`: a log-ratio in :math:`[-\epsilon, \epsilon]` has :math:`\rho = \epsilon^2/2`, and one that ranges
+      over r, wherever that lies, :math:`r^2/8`;
+    - **exactly**, :func:`~pyro_mbde.privacy.iid.iid_epsilon`, the worst pair of laws that epsilon and range allow.
+
+    The least of the three is returned, :math:`\epsilon_k` at a delta of :math:`\delta_k`. G, which bounds the log-ratio
+    of *any* two certified densities, fails with probability at most :math:`\delta_G`, once for the density. For any set
+    S of releases, with primes for the other table,
 
     .. math::
-        \Pr[S] \le \Pr[S \mid G] + \Pr[\bar G] \le e^{k\epsilon} \Pr[S' \mid G'] + \delta
-        \le e^{k\epsilon} \frac{\Pr[S']}{\Pr[G']} + \delta \le e^{k \epsilon + \log 1/(1-\delta)} \Pr[S'] + \delta .
+        \Pr[S] \le \Pr[S \mid G] + \Pr[\bar G]
+        \le e^{\epsilon_k} \Pr[S' \mid G'] + \delta_k + \delta_G
+        \le e^{\epsilon_k + \log 1/(1 - \delta_G)} \Pr[S'] + \delta_k + \delta_G .
+
+    This holds for any density that carries a :class:`~pyro_mbde.privacy.guarantee.Guarantee`: draws of a fitted
+    density, exact posterior draws, last states of fresh chains. k may be fixed as late as one likes, if the total for
+    the largest k that was possible is what is counted.
 
     Args:
         guarantee: guarantee of one draw.
         num_draws: number k of draws of the same fitted density; at least 1.
+        delta: the total's, in [0, 1), at least the certificate's; ``None`` for just that, which leaves pure
+            composition.
 
     Returns:
-        The total: epsilon :math:`k \epsilon + \log 1/(1 - \delta)`, delta :math:`\delta`.
+        The total, :math:`\epsilon_k + \log 1/(1 - \delta_G)` at ``delta``, and the rule that gave it. Under pure
+        composition the total's delta is the certificate's, however large a delta was allowed.
 
     Raises:
-        TypeError: ``num_draws`` is not a whole number.
-        ValueError: ``num_draws`` is below 1.
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
 
     References:
-        Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014. Theorem 3.14 (sequential composition).
+        Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014. Theorem 3.14 (pure). Bun, Steinke.
+        Concentrated Differential Privacy. 2016. Proposition 3.3 (epsilon to zCDP). Cesar, Rogers. Bounding,
+        Concentrating, and Truncating. 2021. Lemma 3.2 (range to zCDP). Dong, Durfee, Rogers. Optimal Differential
+        Privacy Composition for Exponential Mechanisms. 2020 (exact).
 
     Example:
         >>> compose(Guarantee(epsilon=0.5, log_ratio_range=0.5), num_draws=20)
         TotalCost(epsilon=10.0, delta=0.0, rule='pure composition')
+        >>> total = compose(Guarantee(epsilon=0.1, log_ratio_range=0.1), num_draws=1000, delta=1e-6)
+        >>> round(total.epsilon, 2), total.rule
+        (8.3, 'exact curve of i.i.d. draws')
     """
+    if not isinstance(guarantee, Guarantee):
+        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
     num_draws = check_count("num_draws", num_draws)
-    epsilon = num_draws * guarantee.epsilon - math.log1p(-guarantee.delta)
-    return TotalCost(epsilon, guarantee.delta, "pure composition")
+    delta = _check_delta(delta, guarantee.delta)
+    totals = [TotalCost(num_draws * guarantee.epsilon, guarantee.delta, PURE)]
+    rest = delta - guarantee.delta
+    if rest > 0:
+        totals.append(TotalCost(_zcdp_total(num_draws * zcdp_of_draw(guarantee), rest), delta, ZCDP))
+        if num_draws <= MOST_DRAWS:
+            totals.append(TotalCost(iid_epsilon(guarantee, num_draws, rest), delta, EXACT))
+    best = min(totals, key=lambda total: total.epsilon)
+    return TotalCost(best.epsilon - math.log1p(-guarantee.delta), best.delta, best.rule)
+
+
+def compose_fits(
+    releases: Iterable[tuple[Guarantee, int]], delta: float | None = None, rule: str = "pure"
+) -> TotalCost:
+    r"""Returns what draws of several densities cost together, each fitted to the same table.
+
+    A later fit may depend on earlier draws: what is fitted, at which epsilon and how many rows are drawn. Epsilons add
+    up under that, and so does :math:`\rho` of zCDP, as long as one rule and its limit were fixed beforehand; the exact
+    curve of :func:`compose` does not. Certificates: with :math:`G_i` that of the i-th fit, as there,
+
+    .. math::
+        \epsilon = \epsilon_{\text{rule}} + \sum_i \log \frac{1}{1 - \delta_i} , \qquad
+        \delta = \delta_{\text{rule}} + \sum_i \delta_i .
+
+    Args:
+        releases: for each fitted density, the guarantee of one draw, and the number of draws.
+        delta: the total's, in [0, 1), at least that of all certificates; ``None`` for just that.
+        rule: ``pure``, or ``zcdp``, which needs a delta above that of the certificates. To be fixed before the first
+            draw.
+
+    Returns:
+        The total; of nothing, 0.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    References:
+        Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
+        Accounting via a Rényi Filter. 2021. Theorem 3.1 (zCDP).
+
+    Example:
+        >>> first, second = Guarantee(0.5, log_ratio_range=0.5), Guarantee(0.1, log_ratio_range=0.1)
+        >>> compose_fits([(first, 2), (second, 10)])
+        TotalCost(epsilon=2.0, delta=0.0, rule='pure composition')
+        >>> round(compose_fits([(first, 2), (second, 100)], 1e-6, "zcdp").epsilon, 2)
+        3.02
+    """
+    check_choice("rule", rule, ("pure", "zcdp"))
+    parts = [(guarantee, check_count("num_draws", num_draws)) for guarantee, num_draws in releases]
+    certificates = math.fsum(guarantee.delta for guarantee, _ in parts)
+    delta = _check_delta(delta, certificates)
+    extra = math.fsum(-math.log1p(-guarantee.delta) for guarantee, _ in parts)
+    if rule == "pure":
+        epsilon = math.fsum(num_draws * guarantee.epsilon for guarantee, num_draws in parts)
+        return TotalCost(epsilon + extra, certificates, PURE)
+    if not delta > certificates:
+        raise ValueError(message("delta", f"be above that of the certificates, {certificates:g}", delta))
+    rho = math.fsum(num_draws * zcdp_of_draw(guarantee) for guarantee, num_draws in parts)
+    return TotalCost(_zcdp_total(rho, delta - certificates) + extra, delta, ZCDP)
+
+
+def zcdp_of_draw(guarantee: Guarantee) -> float:
+    """Returns rho of one draw under zCDP, its certificate apart: min(epsilon^2 / 2, range^2 / 8).
+
+    Args:
+        guarantee: of the draw.
+    """
+    log_ratio_range = guarantee.log_ratio_range
+    assert log_ratio_range is not None
+    # Products, not powers: these overflow to inf.
+    return min(guarantee.epsilon * guarantee.epsilon / 2, log_ratio_range * log_ratio_range / 8)
+
+
+@dataclass(frozen=True)
+class DrawBudget:
+    """What each of several draws may cost within a total, and what kind of density serves them best.
+
+    Attributes:
+        epsilon: of one draw, in nats: what to fit at.
+        delta: of the certificate, what to fit at; 0 for the a-priori form.
+        form: ``a priori`` or ``calibrated``.
+        skew: where to place the interval of the tilt.
+        total: what the draws then cost together, and by which rule.
+    """
+
+    epsilon: float
+    delta: float
+    form: str
+    skew: float
+    total: TotalCost
+
+
+def epsilon_per_draw(
+    total_epsilon: float,
+    num_draws: int,
+    delta: float = 0.0,
+    *,
+    certificate_delta: float = 1e-9,
+    filled_share: float | None = None,
+) -> DrawBudget:
+    r"""Returns the epsilon that each of several draws of one density may have, with the form and skew that serve best.
+
+    :func:`compose`, inverted. Of the two forms the one with the wider tilt is chosen, since width is what a fit can use
+    to come closer to the table: :math:`R = \epsilon/2` a priori, almost :math:`R = \epsilon` calibrated. In the long
+    run both cost :math:`\rho = R^2/2` a draw, and the form that needs no certificate is named; calibration pays for few
+    draws.
+
+    The skew is a guess about the table, made without it. If the table lies in a part of the space that holds a share a
+    of the base's mass, the density that gains most has its tilt at the upper end there and at the lower end elsewhere.
+    Its log-normaliser is 0 where
+
+    .. math::
+        a e^{(1 - s) R} + (1 - a) e^{-s R} = 1 \iff s = \frac{1}{R} \log\bigl(1 + a (e^R - 1)\bigr) .
+
+    Args:
+        total_epsilon: of all draws together, in nats; finite and above 0.
+        num_draws: number k of draws of one fitted density, the largest that may be wanted.
+        delta: of all draws together, in [0, 1); 0 leaves the a-priori form and pure composition.
+        certificate_delta: what of it a certificate may take; in (0, 1).
+        filled_share: a, the share of the base's mass that the table is believed to fill, in (0, 1), a public guess;
+            ``None`` for the default skew of 0.3.
+
+    Returns:
+        The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
+    Example:
+        >>> few, many = epsilon_per_draw(10.0, 3, 1e-6), epsilon_per_draw(10.0, 10_000, 1e-6)
+        >>> round(few.epsilon, 2), few.form, round(many.epsilon, 3), many.form
+        (3.33, 'calibrated', 0.037, 'a priori')
+    """
+    total_epsilon = check_epsilon(total_epsilon)
+    check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)
+    num_draws = check_count("num_draws", num_draws)
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+    for name, value in (("certificate_delta", certificate_delta), ("filled_share", filled_share)):
+        if value is not None:
+            check_number(name, value, "be in (0, 1)", lambda value: 0 < value < 1)
+    a_priori = _largest_epsilon(total_epsilon, num_draws, delta, 0.0, 1.0)
+    epsilon, certificate, form, width = a_priori, 0.0, "a priori", a_priori / 2
+    if delta > 0:
+        # No more than a hundredth of delta where that is small: it shifts the total by almost nothing.
+        certificate_delta = min(certificate_delta, delta if num_draws == 1 else delta / 100)
+        calibrated = _largest_epsilon(total_epsilon, num_draws, delta, certificate_delta, 2.0)
+        if calibrated > (1 + _TIE) * width:
+            epsilon, certificate, form, width = calibrated, certificate_delta, "calibrated", calibrated
+    total = compose(_guarantee(epsilon, certificate), num_draws, delta)
+    while total.epsilon > total_epsilon:  # what the exact curve rounds up
+        epsilon = max(epsilon * (1 - _STEP), _pure_epsilon(total_epsilon, num_draws, certificate))
+        total = compose(_guarantee(epsilon, certificate), num_draws, delta)
+    skew = 0.3 if filled_share is None else _best_skew(filled_share, width)
+    return DrawBudget(epsilon, certificate, form, skew, total)
+
+
+def _guarantee(epsilon: float, certificate_delta: float) -> Guarantee:
+    """Of a calibrated density, whose range is just below 2 epsilon, or where nothing is certified, an a-priori one."""
+    return Guarantee(epsilon, certificate_delta, 2 * epsilon if certificate_delta else epsilon)
+
+
+def _largest_epsilon(total: float, num_draws: int, delta: float, certificate_delta: float, range_share: float) -> float:
+    """The largest epsilon of one draw, of those that each rule allows; rounded down."""
+    best = _pure_epsilon(total, num_draws, certificate_delta)
+    total, rest = best * num_draws, delta - certificate_delta
+    if rest > 0 and total > 0:
+        # rho of a draw is (share epsilon)^2 / 8, as the share is at most 2.
+        best = max(best, math.sqrt(8 * zcdp_rho(total, rest) / num_draws) / range_share * (1 - _RESERVE))
+        if num_draws <= MOST_DRAWS:
+            best = max(best, largest_iid_epsilon(total, num_draws, rest, range_share))
+    return best
+
+
+def _pure_epsilon(total: float, num_draws: int, certificate_delta: float) -> float:
+    return max((total + math.log1p(-certificate_delta)) / num_draws * (1 - _RESERVE), 0.0)
+
+
+def _best_skew(share: float, width: float) -> float:
+    skew = math.log1p(share * math.expm1(width)) / width if width < 500 else 1 + math.log(share) / width
+    return min(max(skew, 0.01), 0.99)
+
+
+def _zcdp_total(rho: float, delta: float) -> float:
+    return zcdp_epsilon(rho, delta) if rho < math.inf else math.inf
+
+
+def _check_delta(delta: float | None, certificates: float) -> float:
+    if delta is None:
+        return certificates
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
+    if delta < certificates:
+        remedy = "A certificate that fails has to be paid for: allow more, or fit with a smaller delta."
+        raise ValueError(message("delta", f"be at least that of the certificates, {certificates:g}", delta, remedy))
+    return delta
