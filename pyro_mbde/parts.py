@@ -75,8 +75,11 @@ class DensityParts(NamedTuple):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **(extra or {})})
+
+    def _content(self) -> dict[str, Any]:
         certificate = self.certificate
-        content = {
+        return {
             "base": describe_base(self.base),
             "statistics": describe_statistics(self.statistics),
             "natural_params": self.natural_params,
@@ -86,9 +89,7 @@ class DensityParts(NamedTuple):
             "bounds": list(self.bounds),
             "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
             "batch_shape": list(self.batch_shape),
-            **(extra or {}),
         }
-        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DensityParts:
