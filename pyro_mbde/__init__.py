@@ -22,6 +22,7 @@ from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
 from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
+from pyro_mbde.tables.schema import Column, Schema
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
 from pyro_mbde.training.mbde import MBDE, RoundRecord
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -34,6 +35,7 @@ __all__ = [
     "Bounds",
     "Certificate",
     "Chains",
+    "Column",
     "DensityRatio",
     "DrawBudget",
     "FreshDraws",
@@ -45,6 +47,7 @@ __all__ = [
     "MixingReport",
     "MollifiedExpFamily",
     "RoundRecord",
+    "Schema",
     "TotalCost",
     "WeakLearner",
     "compose",

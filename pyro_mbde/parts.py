@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -64,17 +65,21 @@ class DensityParts(NamedTuple):
                 base = convert_base(self.base, device=torch.device(target))
             return self._replace(base=base, statistics=copy.deepcopy(self.statistics).to(target))
 
-    def write(self, path: str | os.PathLike[str]) -> None:
+    def write(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Writes the parts to a file of plain tensors, numbers and text.
 
         Args:
             path: where to; replaced only once all is written.
+            extra: plain values to write beside the parts, under keys of their own; :meth:`read` passes them over.
 
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **(extra or {})})
+
+    def _content(self) -> dict[str, Any]:
         certificate = self.certificate
-        content = {
+        return {
             "base": describe_base(self.base),
             "statistics": describe_statistics(self.statistics),
             "natural_params": self.natural_params,
@@ -85,7 +90,6 @@ class DensityParts(NamedTuple):
             "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
             "batch_shape": list(self.batch_shape),
         }
-        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DensityParts:
@@ -98,7 +102,7 @@ class DensityParts(NamedTuple):
             FileNotFoundError: there is no such file.
             ValueError: the file is damaged, of another kind, or from a later version of the library.
         """
-        content = read_file(path, FILE_FORMAT, _FILE_VERSION)
+        content = read_parts_file(path)
         try:
             certificate = content["certificate"]
             return cls(
@@ -114,3 +118,16 @@ class DensityParts(NamedTuple):
             )
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise damaged_file(path, FILE_FORMAT) from error
+
+
+def read_parts_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads the plain content of a density's file, with what was written beside its parts.
+
+    Args:
+        path: the file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, of another kind, or from a later version of the library.
+    """
+    return read_file(path, FILE_FORMAT, _FILE_VERSION)

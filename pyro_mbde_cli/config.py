@@ -1,0 +1,131 @@
+"""Options from one TOML file: a table for each command, and the schema's columns."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+COLUMNS = "columns"
+_PATH, _CONTENT = "pyro_mbde_cli.config.path", "pyro_mbde_cli.config.content"
+
+
+def config_columns(ctx: click.Context) -> dict[str, Any] | None:
+    """Returns the schema in the file, as plain values, or None where there is none."""
+    content = ctx.meta.get(_CONTENT, {})
+    return {COLUMNS: content[COLUMNS]} if COLUMNS in content else None
+
+
+def _read(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    path = value or ctx.meta.get(_PATH)
+    if path is None:
+        return
+    ctx.meta[_PATH] = path
+    if _CONTENT not in ctx.meta or value is not None:
+        ctx.meta[_CONTENT] = _load(ctx, path)
+    section: Any = ctx.meta[_CONTENT]
+    for name in _names(ctx):
+        section = section.get(name, {})
+    # A command may take options of another where its own table has none.
+    source, keys = getattr(ctx.command, "inherits", ("", ()))
+    inherited = ctx.meta[_CONTENT].get(source, {})
+    ctx.default_map = {**{key: inherited[key] for key in keys if key in inherited}, **section}
+
+
+def _load(ctx: click.Context, path: Path) -> dict[str, Any]:
+    try:
+        return check_section(ctx.find_root().command, tomllib.loads(path.read_text(encoding="utf-8")), "")
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}", ctx) from error
+    except ValueError as error:  # of TOML and of UTF-8, too
+        raise click.UsageError(f"{path}: {error}", ctx) from error
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="TOML",
+    is_eager=True,
+    expose_value=False,
+    callback=_read,
+    help="File of options: a table for each command, [[columns]] for the schema. What is given as a flag wins.",
+)
+
+
+def _names(ctx: click.Context) -> list[str]:
+    """The commands that lead to this one, without the first."""
+    names: list[str] = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return names
+
+
+def check_section(command: click.Command, content: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Returns a command's table with its keys as parameters are named.
+
+    Args:
+        command: whose table.
+        content: the table.
+        place: what to call it in errors; empty for the whole file.
+
+    Raises:
+        ValueError: a key is no option of the command, or a value of the wrong kind.
+    """
+    subcommands = getattr(command, "commands", None)
+    if subcommands is not None:
+        return _check_group(subcommands, content, place)
+    if getattr(command, "forwards", False):  # checked when it runs, by the command that it is for
+        return {"as_json" if key == "json" else key: value for key, value in content.items()}
+    parameters = {_key(parameter): parameter for parameter in command.params if parameter.name not in _UNNAMEABLE}
+    checked = {}
+    for key, value in content.items():
+        parameter = parameters.get(key.replace("_", "-"))
+        if parameter is None:
+            raise ValueError(_unknown(place, parameters, key))
+        checked[parameter.name] = _check_value(parameter, value, f"{key} in {place}")
+    return checked
+
+
+_UNNAMEABLE = ("help", "config")
+
+
+def _check_group(subcommands: Mapping[str, click.Command], content: Mapping[str, Any], place: str) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for key, value in content.items():
+        if not place and key == COLUMNS:
+            checked[key] = value  # checked with the schema
+            continue
+        if key not in subcommands:
+            raise ValueError(_unknown(place, [*subcommands, *([] if place else [COLUMNS])], key))
+        inner = f"[{f'{place[1:-1]}.' if place else ''}{key}]"
+        if not isinstance(value, dict):
+            raise ValueError(f"{key} must be a table, {inner}.")
+        checked[key] = check_section(subcommands[key], value, inner)
+    return checked
+
+
+def _unknown(place: str, known: Any, key: str) -> str:
+    return f"{place or 'the file'} must have keys among {', '.join(known)}, got the key {key!r}."
+
+
+def _key(parameter: click.Parameter) -> str:
+    """How a parameter is called in the file: as its long flag, or as the argument's name."""
+    flags = [flag for flag in parameter.opts if flag.startswith("--")]
+    return flags[0].removeprefix("--") if flags else str(parameter.name).replace("_", "-")
+
+
+def _check_value(parameter: click.Parameter, value: Any, subject: str) -> Any:
+    if parameter.multiple or parameter.nargs != 1:
+        if not isinstance(value, list):
+            raise ValueError(f"{subject} must be a list.")
+        return value
+    if isinstance(value, bool) != bool(getattr(parameter, "is_flag", False)) or not isinstance(
+        value, bool | int | float | str
+    ):
+        wanted = "true or false" if getattr(parameter, "is_flag", False) else "a number or text"
+        raise ValueError(f"{subject} must be {wanted}.")
+    return value

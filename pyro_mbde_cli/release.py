@@ -1,0 +1,101 @@
+"""``pyro-mbde release``. All it says is public; nothing here may depend on the table but the rows themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pyro_mbde_cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    Console,
+    ledger_option,
+    library,
+    open_ledger,
+    shared_options,
+)
+
+
+@click.command(
+    "release",
+    short_help="Draw rows to hand out, charged to an account.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde release model.pt 20 --ledger budget.db --account clinic-2026 -o rows.csv
+  pyro-mbde release model.pt 5 --config pyro-mbde.toml --purpose "rows for the course"
+  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o row.parquet
+""",
+)
+@click.argument("model", type=EXISTING)
+@click.argument("num_draws", type=click.IntRange(1))
+@ledger_option
+@click.option("--account", required=True, help="Account of the ledger to charge.")
+@click.option("-o", "--output", type=OUTPUT, required=True, metavar="ROWS", help="File for the rows: .csv or .parquet.")
+@click.option("--purpose", default="", help="What the rows are for. Kept in the ledger and shown on the card.")
+@click.option("--who", help="Who releases them.  [default: the user's name]")
+@click.option(
+    "--variable-time",
+    is_flag=True,
+    help="Stop at the first accepted proposal of each draw. Faster, but the time it takes tells of the table.",
+)
+@click.option("--seed", type=click.IntRange(0), hidden=True, help="For tests: rows that must not be handed out.")
+@shared_options
+def release_command(
+    console: Console,
+    model: Path,
+    num_draws: int,
+    ledger: str,
+    account: str,
+    output: Path,
+    purpose: str,
+    who: str | None,
+    variable_time: bool,
+    seed: int | None,
+) -> None:
+    """Draw NUM_DRAWS rows from MODEL, to hand out, and charge them to an account of the ledger.
+
+    Charged first, drawn after: where the account cannot bear it nothing is drawn, and the exit code is 3. Beside ROWS
+    goes a card that says what is guaranteed, as .card.json and .card.html; none of the three may be there already. Rows
+    and card are public, and so is all that this command says.
+    """
+    from pyro_mbde.tables.files import TableModel
+
+    fitted = TableModel.load(model)
+    with open_ledger(ledger) as opened:
+        released = library().release(
+            fitted.density,
+            num_draws,
+            opened,
+            account,
+            path=output,
+            purpose=purpose,
+            who=who,
+            columns=fitted.schema,
+            seed=seed,
+            constant_time=not variable_time,
+            progress=console.progress and not variable_time,  # a bar at the pace of acceptances tells of the table
+        )
+        limit, spent = opened.account(account), opened.spent(account)
+    standing = {
+        "name": account,
+        "epsilon": limit.epsilon,
+        "delta": limit.delta,
+        "rule": limit.rule,
+        "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
+    }
+    document = {
+        "rows": output,
+        "num_draws": num_draws,
+        "card": released.card,
+        "charge": {"number": released.charge.number, "when": released.charge.when, "purpose": purpose},
+        "account": standing,
+    }
+    noun = "row" if num_draws == 1 else "rows"
+    text = (
+        f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
+        f"charge {released.charge.number} to {account}: epsilon {spent.epsilon:.6g} of {limit.epsilon:g} spent, "
+        f"delta {spent.delta:g} of {limit.delta:g}"
+    )
+    console.answer(document, text)

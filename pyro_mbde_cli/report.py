@@ -1,0 +1,90 @@
+"""``pyro-mbde report``: a model for its owner, or a card for anybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pyro_mbde_cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    Console,
+    check_output,
+    force_option,
+    library,
+    shared_options,
+)
+
+
+@click.command(
+    "report",
+    short_help="Report on a model, or show a card.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde report model.pt --table patients.csv -o report.html
+  pyro-mbde report rows.card.json
+""",
+)
+@click.argument("file", type=EXISTING)
+@click.option("--table", type=EXISTING, help="The table that the model was fitted to, to compare it with.")
+@click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
+@click.option(
+    "--outside",
+    type=click.Choice(["error", "clip"]),
+    default="error",
+    show_default=True,
+    help="What to do with values of the table outside a column's public range.",
+)
+@force_option
+@shared_options
+def report_command(
+    console: Console, file: Path, table: Path | None, output: Path | None, outside: str, force: bool
+) -> None:
+    """Write a report on the model FILE, for the table's owner alone; or show the card FILE of rows, which is public."""
+    if file.suffix == ".json":
+        if table is not None or output is not None:
+            raise click.UsageError("--table and --output are for models; a card is shown.")
+        _show_card(console, file)
+        return
+    output = output or file.with_name(f"{file.stem}.report.html")
+    check_output(output, force=force)
+    from pyro_mbde.tables.files import TableModel, read_table
+
+    model = TableModel.load(file)
+    rows = None
+    if table is not None:
+        frame = read_table(table)
+        rows = frame if model.schema is None else model.schema.to_tensor(frame, outside=outside)
+    library().private_report(model.density, rows, path=output)
+    console.answer({"report": output}, str(output))
+    console.note(f"{output} is as sensitive as the table: keep it.")
+
+
+def _show_card(console: Console, path: Path) -> None:
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} must be a card, which a release writes beside its rows: {error}.") from error
+    if not isinstance(card, dict):
+        raise ValueError(f"{path} must be a card, which a release writes beside its rows.")
+    console.answer(card, "\n".join(_lines(card)))
+
+
+def _lines(card: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """A card's entries, one a line, nested ones indented."""
+    for key, value in card.items():
+        name = f"{indent}{str(key).replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            yield f"{name}:"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            yield f"{name}:"
+            for item in value:
+                yield f"{indent}  - {', '.join(f'{inner}: {content}' for inner, content in item.items())}"
+        else:
+            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"

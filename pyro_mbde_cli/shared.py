@@ -1,0 +1,140 @@
+"""What the commands have in common: exit codes, options, how they answer."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pyro_mbde_cli.config import config_columns, config_option
+
+if TYPE_CHECKING:
+    from pyro_mbde import Schema
+
+USER_ERROR, USAGE_ERROR, BUDGET_REFUSED, CHECK_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
+EXAMPLES = "Examples:"
+
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+OUTPUT = click.Path(dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True)
+class Console:
+    """How a command speaks: its answer on standard output, everything else on standard error.
+
+    Attributes:
+        as_json: whether the answer is one JSON document.
+        quiet: whether to leave out notes and progress.
+    """
+
+    as_json: bool
+    quiet: bool
+
+    @property
+    def progress(self) -> bool:
+        """Whether to show progress bars: on a terminal, unless told to be quiet."""
+        return not self.quiet and sys.stderr.isatty()
+
+    def note(self, text: str) -> None:
+        """Says something beside the answer."""
+        if not self.quiet:
+            click.echo(text, err=True)
+
+    def warn(self, text: str) -> None:
+        """Says something that matters also to who wants quiet."""
+        click.echo(f"Warning: {text}", err=True)
+
+    def answer(self, document: Mapping[str, Any], text: str) -> None:
+        """Gives the answer, as JSON or as text."""
+        click.echo(json.dumps(plain(document), indent=2, ensure_ascii=False) if self.as_json else text)
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as strict JSON can hold it: infinities as text, NaN as null, paths and times as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --config, --json and --quiet to a command, which gets a :class:`Console` as its first argument."""
+
+    @config_option
+    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
+    @click.option("--quiet", is_flag=True, help="Say nothing but the answer, warnings and errors.")
+    @functools.wraps(function)
+    def run(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        return function(Console(as_json, quiet), *args, **options)
+
+    return run
+
+
+schema_option = click.option(
+    "--schema",
+    type=EXISTING,
+    metavar="TOML",
+    help="File of [[columns]], each with name, low, high and, if need be, kind, scale, decimals; or in --config.",
+)
+force_option = click.option("--force", is_flag=True, help="Replace files that are there.")
+ledger_option = click.option(
+    "--ledger",
+    required=True,
+    envvar="PYRO_MBDE_LEDGER",
+    show_envvar=True,
+    metavar="FILE|URL",
+    help="The budget's SQLite file, or the URL of a database.",
+)
+
+
+def library() -> Any:
+    """Imports the library, which takes seconds: when a command runs, not before."""
+    return importlib.import_module("pyro_mbde")
+
+
+def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
+    """Returns the schema in a file of its own, or in the file of options, or None."""
+    from pyro_mbde import Schema
+
+    if path is not None:
+        return Schema.from_toml(path)
+    columns = config_columns(ctx)
+    return None if columns is None else Schema.from_dict(columns)
+
+
+def open_ledger(place: str, *, create: bool = False) -> Any:
+    """Opens a ledger; a file that is not there is an error, unless it is to be made."""
+    if not create and "://" not in place and not Path(place).exists():
+        raise FileNotFoundError(f"There is no ledger at {place!r}. Open an account in it first: pyro-mbde budget open.")
+    return importlib.import_module("pyro_mbde.privacy.ledger").Ledger(place)
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Raises before any work is done if a file cannot be written, or is there and not to be replaced."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"The folder {str(path.parent)!r} is not there. Make it first.")
+    if path.exists() and not force:
+        raise FileExistsError(f"{str(path)!r} is there already. Name another file, or pass --force to replace it.")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"The folder {str(path.parent)!r} may not be written to.")
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Returns rows of cells as text, each column as wide as its widest cell."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

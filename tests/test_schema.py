@@ -1,0 +1,278 @@
+"""Schemas: round trips between tables and rows, edges of the public ranges, and tables that do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pyro_mbde import Column, Schema
+from pyro_mbde.experiments.medical import COLUMNS as MEDICAL
+
+AGE = Column("age", 0, 110, decimals=1)
+VISITS = Column("visits", 0, 99, kind="integer", scale="log1p")
+SCHEMA = Schema((AGE, VISITS))
+
+INTEGERS = [
+    Column("n", 0, 1, "integer"),
+    Column("n", 5, 5, "integer"),
+    Column("n", -40, 4095, "integer"),
+    Column("n", 0, 4095, "integer", "log1p"),
+    Column("n", -(2**32), 2**32, "integer"),
+    Column("n", 0, 2**32, "integer", "log1p"),
+]
+REALS = [
+    Column("x", -1.5, 1.5, decimals=2),
+    Column("x", 0, 1310.72, scale="log1p", decimals=2),
+    Column("x", -0.999, 1e9, scale="log1p", decimals=3),
+    Column("x", 0, 2e6, decimals=-3),
+    Column("x", 1e8, 1e8 + 1, decimals=4),
+]
+
+
+def table(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"age": [30.0, 41.5, 0.0], "visits": [0, 99, 7], **columns})
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("column", INTEGERS, ids=str)
+    def test_whole_numbers_come_back(self, column: Column) -> None:
+        schema = Schema((column,))
+        ends = np.array([column.low, column.high])
+        inside = np.random.default_rng(0).integers(int(column.low), int(column.high) + 1, 20_000)
+        frame = pd.DataFrame({"n": np.concatenate([ends, inside]).astype(np.int64)})
+        rows = schema.to_tensor(frame, seed=0)
+        assert bool(schema.base().support.check(rows).all())
+        pd.testing.assert_frame_equal(schema.to_frame(rows), frame)
+
+    @pytest.mark.parametrize("column", REALS, ids=str)
+    def test_rounded_numbers_come_back(self, column: Column) -> None:
+        schema, decimals = Schema((column,)), column.decimals or 0
+        inside = np.random.default_rng(0).uniform(column.low, column.high, 20_000).round(decimals)
+        values = np.concatenate([[column.low, column.high], inside.clip(column.low, column.high)])
+        rows = schema.to_tensor(pd.DataFrame({"x": values}))
+        assert bool(schema.base().support.check(rows).all())
+        back = schema.to_frame(rows)["x"]
+        assert np.allclose(
+            back, values.round(decimals).clip(column.low, column.high), rtol=0, atol=10.0**-decimals / 1e6
+        )
+
+    def test_whole_numbers_fill_their_unit_evenly(self) -> None:
+        schema = Schema((Column("n", 0, 9, "integer"),))
+        rows = schema.to_tensor(pd.DataFrame({"n": [3] * 50_000}), seed=0).double()
+        assert bool(((rows > 3) & (rows < 4)).all())
+        shares = torch.histc(rows, 10, 3, 4) / len(rows)
+        assert bool(((shares - 0.1).abs() < 0.007).all())
+
+    def test_the_seed_is_the_callers(self) -> None:
+        frame = table()
+        assert torch.equal(SCHEMA.to_tensor(frame, seed=3), SCHEMA.to_tensor(frame, seed=3))
+        state = torch.get_rng_state()
+        SCHEMA.to_tensor(frame, seed=3)
+        assert torch.equal(state, torch.get_rng_state())
+        assert not torch.equal(SCHEMA.to_tensor(frame), SCHEMA.to_tensor(frame))
+
+    @pytest.mark.parametrize(
+        ("schema", "dtype"),
+        [
+            (SCHEMA, torch.float32),
+            (Schema((AGE, Column("n", 0, 5000, "integer"))), torch.float64),
+            (Schema((AGE, Column("x", 0, 1e6, decimals=2))), torch.float64),
+            (Schema((AGE, Column("x", 0, 1e6))), torch.float32),
+        ],
+        ids=["small", "large whole numbers", "fine decimals", "not rounded"],
+    )
+    def test_the_type_resolves_the_table(self, schema: Schema, dtype: torch.dtype) -> None:
+        assert schema.base().sample().dtype is schema.dtype is dtype
+
+    @pytest.mark.parametrize("dtype", ["int8", "uint16", "Int64", "float32", "Float64", "bool", "int64[pyarrow]"])
+    def test_types_of_numbers(self, dtype: str) -> None:
+        if "pyarrow" in dtype:
+            pytest.importorskip("pyarrow")
+        schema = Schema((Column("n", 0, 5, "integer"),))
+        rows = schema.to_tensor(pd.DataFrame({"n": pd.Series([0, 1, 1]).astype(dtype)}))
+        assert schema.to_frame(rows)["n"].tolist() == [0, 1, 1]
+
+    def test_an_empty_table(self) -> None:
+        rows = SCHEMA.to_tensor(table().iloc[:0])
+        assert rows.shape == (0, 2)
+        assert list(SCHEMA.to_frame(rows)) == ["age", "visits"]
+
+
+class TestBase:
+    def test_the_box_of_the_medical_experiment(self) -> None:
+        columns = (
+            Column("visits", 0, 99, "integer", "log1p"),
+            Column("coinsurance_%", 0, 100, "integer", "log1p"),
+            Column("diseases", 0, 60, decimals=1),
+        )
+        for column, medical in zip(columns, MEDICAL, strict=True):
+            assert column.modelled_range == pytest.approx((medical.low, medical.high), rel=1e-15)
+
+    def test_shape_and_density(self) -> None:
+        base = SCHEMA.base()
+        assert base.event_shape == (2,)
+        assert float(base.log_prob(torch.tensor([1.0, 1.0]))) == pytest.approx(-math.log(110 * math.log(101)))
+
+    def test_draws_stay_in_range(self) -> None:
+        low, high = SCHEMA.base().base_dist.low, SCHEMA.base().base_dist.high
+        edges = SCHEMA.to_frame(torch.stack([low, high]))
+        assert edges["age"].tolist() == [0, 110]
+        assert edges["visits"].tolist() == [0, 99]
+        assert edges["visits"].dtype == np.int64
+
+    def test_rounding_never_leaves_the_range(self) -> None:
+        schema = Schema((Column("x", 0.26, 0.74, decimals=1),))
+        assert schema.to_frame(np.array([[0.26], [0.5], [0.74]]))["x"].tolist() == [0.3, 0.5, 0.7]
+        schema = Schema((Column("x", -0.04, 0.96, decimals=0),))
+        back = schema.to_frame(np.array([[-0.04], [0.96]]))["x"]
+        assert back.tolist() == [0, 0.96]
+        assert not np.signbit(back).any()
+
+
+class TestHostileTables:
+    @pytest.mark.parametrize(
+        ("frame", "error", "text"),
+        [
+            ([[1.0, 2.0]], TypeError, "frame must be a DataFrame"),
+            (table().drop(columns="visits"), ValueError, "got none named 'visits'"),
+            (pd.concat([table(), table()], axis=1), ValueError, "got several named 'age', 'visits'"),
+            (table(age=["30", "n/a", "12"]), TypeError, "others in 'age'"),
+            (table(age=[30, "secret", 12]), TypeError, "others in 'age'"),
+            (table(age=pd.to_datetime(["2020-01-01"] * 3)), TypeError, "others in 'age'"),
+            (table(age=pd.Categorical([1, 2, 3])), TypeError, "others in 'age'"),
+            (table(age=[1j, 2, 3]), TypeError, "others in 'age'"),
+            (table(age=[None, 2.0, np.nan]), ValueError, "column 'age': 2 values are missing"),
+            (table(visits=pd.array([None, 2, 3], dtype="Int64")), ValueError, "column 'visits': 1 value is missing"),
+            (table(age=[math.inf, -math.inf, 3]), ValueError, "column 'age': 2 values are infinite"),
+            (table(age=[-1.0, 110.1, 3]), ValueError, r"2 values are outside the public range \[0, 110\]"),
+            (table(visits=[-1, 2**62, 3]), ValueError, "column 'visits': 2 values are outside"),
+            (table(visits=[1.5, 2, 3]), ValueError, "column 'visits': 1 value is not whole"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_refused(self, frame: Any, error: type[Exception], text: str) -> None:
+        with pytest.raises(error, match=text) as caught:
+            SCHEMA.to_tensor(frame)
+        assert error is TypeError and "DataFrame" in text or "owner alone" in str(caught.value)
+
+    def test_all_problems_at_once_and_no_values(self) -> None:
+        frame = table(age=[77.777, -31337.5, math.nan], visits=[424242, 0.125, 3])
+        with pytest.raises(ValueError, match="owner alone") as caught:
+            SCHEMA.to_tensor(frame)
+        text = str(caught.value)
+        assert text.count("column 'age'") == text.count("column 'visits'") == 2
+        assert not re.search(r"77\.7|31337|424242|0\.125", text)
+
+    def test_clipped(self) -> None:
+        frame = table(age=[-1.0, 1e300, 3], visits=[-5, 1000, 3])
+        back = SCHEMA.to_frame(SCHEMA.to_tensor(frame, outside="clip"))
+        assert back["age"].tolist() == [0, 110, 3]
+        assert back["visits"].tolist() == [0, 99, 3]
+        with pytest.raises(ValueError, match="infinite"):
+            SCHEMA.to_tensor(table(age=[math.inf, 0, 0]), outside="clip")
+        with pytest.raises(ValueError, match="outside must be one of"):
+            SCHEMA.to_tensor(frame, outside="drop")
+
+    @pytest.mark.parametrize(
+        ("rows", "text"), [(np.zeros((2, 3)), "shape"), (np.zeros(2), "shape"), (np.full((1, 2), np.nan), "finite")]
+    )
+    def test_rows_that_are_none(self, rows: Any, text: str) -> None:
+        with pytest.raises(ValueError, match=text):
+            SCHEMA.to_frame(rows)
+
+
+class TestColumn:
+    @pytest.mark.parametrize(
+        ("options", "error", "text"),
+        [
+            ({"name": ""}, ValueError, "name must not be empty"),
+            ({"name": 3}, TypeError, "name must be a string"),
+            ({"low": "0"}, TypeError, "column 'x': low must be a real number"),
+            ({"low": True}, TypeError, "low must be a real number"),
+            ({"high": math.inf}, ValueError, "high must be finite"),
+            ({"low": math.nan}, ValueError, "low must be finite"),
+            ({"low": 1, "high": 1}, ValueError, "high must be above low = 1"),
+            ({"low": 2, "high": 1, "kind": "integer"}, ValueError, "high must be at least low = 2"),
+            ({"high": 1.5, "kind": "integer"}, ValueError, "high must be a whole number"),
+            ({"high": 2**33, "kind": "integer"}, ValueError, "high must be a whole number between"),
+            ({"kind": "integer", "decimals": 0}, ValueError, "decimals must be left out"),
+            ({"kind": "category"}, ValueError, "kind must be one of real, integer"),
+            ({"kind": ["real"]}, TypeError, "kind must be a string"),
+            ({"scale": "log"}, ValueError, "scale must be one of linear, log1p"),
+            ({"low": -1, "scale": "log1p"}, ValueError, "low must be above -1"),
+            ({"decimals": 1.5}, TypeError, "decimals must be a whole number"),
+            ({"decimals": 13}, ValueError, "decimals must be at most 12"),
+            ({"decimals": -13}, ValueError, "decimals must be at least -12"),
+        ],
+    )
+    def test_refused(self, options: dict[str, Any], error: type[Exception], text: str) -> None:
+        with pytest.raises(error, match=re.escape(text)):
+            Column(**{"name": "x", "low": 0, "high": 10, **options})
+
+    def test_frozen(self) -> None:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            AGE.low = 1.0  # type: ignore[misc]
+        assert hash(SCHEMA) == hash(Schema((AGE, VISITS)))
+
+
+class TestFiles:
+    TOML = """
+    [[columns]]
+    name = "age"
+    low = 0
+    high = 110
+    decimals = 1
+
+    [[columns]]
+    name = "visits"
+    low = 0
+    high = 99
+    kind = "integer"
+    scale = "log1p"
+    """
+
+    def test_toml_and_dict(self, tmp_path: Path) -> None:
+        path = tmp_path / "schema.toml"
+        path.write_text(self.TOML)
+        assert Schema.from_toml(path) == SCHEMA == Schema.from_dict(SCHEMA.to_dict())
+
+    @pytest.mark.parametrize(
+        ("content", "error", "text"),
+        [
+            ([], TypeError, "schema must be a table of columns"),
+            ({}, ValueError, "schema must have the key 'columns'"),
+            ({"columns": [], "epsilon": 1}, ValueError, "got the key 'epsilon'"),
+            ({"columns": {}}, TypeError, "columns must be a list, [[columns]] in TOML"),
+            ({"columns": []}, ValueError, "columns must name at least one"),
+            ({"columns": ["age"]}, TypeError, "column 1 must be a table"),
+            ({"columns": [{"name": "x", "low": 0}]}, ValueError, "column 1 must have the key 'high'"),
+            ({"columns": [{"name": "x", "low": 0, "high": 1, "max": 2}]}, ValueError, "got the key 'max'"),
+            ({"columns": [{"name": "x", "low": 0, "high": 1}] * 2}, ValueError, "names of their own"),
+        ],
+    )
+    def test_refused(self, content: Any, error: type[Exception], text: str) -> None:
+        with pytest.raises(error, match=re.escape(text)):
+            Schema.from_dict(content)
+
+    def test_no_columns(self) -> None:
+        with pytest.raises(TypeError, match="columns must be Columns"):
+            Schema(("age",))  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="columns must be Columns"):
+            Schema(3)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("content", [b"columns = [", b"\xff\xfe"])
+    def test_no_toml(self, content: bytes, tmp_path: Path) -> None:
+        path = tmp_path / "schema.toml"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="path must name a TOML file"):
+            Schema.from_toml(path)
+        with pytest.raises(FileNotFoundError):
+            Schema.from_toml(tmp_path / "other.toml")
