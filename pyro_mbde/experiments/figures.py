@@ -109,7 +109,8 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
             covered = _mean(_of_system(part, system), "coverage")
             coverage.axhline(covered, color=PALE, linestyle=linestyle, linewidth=1)
         nll.set(title=title, xscale="log", yscale="log", ylabel="NLL, nats")
-        nll.set_xticks(PLANE_EPSILONS, [f"{epsilon:g}" for epsilon in PLANE_EPSILONS], fontsize="small")
+        ticks = [epsilon for epsilon in PLANE_EPSILONS if epsilon not in (0.75, 1.5)]  # which lie too near to others
+        nll.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
         nll.xaxis.set_minor_locator(NullLocator())
         nll.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         nll.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if _shown(value) else "")
