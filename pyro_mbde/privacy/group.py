@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
+from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, message
 
 #: Kept back of a budget that is divided, as a share of it, for the rounding of floats.
 _RESERVE = 1e-12
@@ -55,6 +55,7 @@ class GroupGuarantee:
         delta = check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "replaced", check_flag("replaced", self.replaced))
         if self.group_size is not None:
             object.__setattr__(self, "group_size", check_group_size("group_size", self.group_size))
 
