@@ -429,6 +429,7 @@ def test_shapes_dtypes_and_pyro() -> None:
         ({"low": torch.zeros(16)}, ValueError),
         ({"group_size": 0}, ValueError),
         ({"group_size": 1.5}, TypeError),
+        ({"group_size": 2**53 + 1}, ValueError),
         ({"bandwidth": 0.0}, ValueError),
         ({"bandwidth": math.inf}, ValueError),
         ({"lattice_size": 0}, ValueError),
@@ -442,6 +443,15 @@ def test_shapes_dtypes_and_pyro() -> None:
 def test_arguments_are_checked(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match="must"):
         BernsteinKDE(**{"low": 0.0, "high": 1.0, "epsilon": 1.0, **arguments})
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    rows = table(50)
+    plain = BernsteinKDE(0.0, 1.0, 0.5, group_size=2, lattice_size=9, seed=1, progress=False).fit(rows)
+    options = {"lattice_size": np.int32(9), "seed": np.int64(1), "progress": np.bool_(False)}
+    numpys = BernsteinKDE(np.float32(0), np.int64(1), np.float64(0.5), group_size=np.int8(2), **options).fit(rows)
+    assert torch.equal(plain.coefficients, numpys.coefficients)
+    assert plain.guarantee == numpys.guarantee
 
 
 def test_data_is_checked() -> None:

@@ -13,7 +13,7 @@ from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_num
 from pyro_mbde.baselines.common import box_rows, check_box
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.baselines.polynomials import BernsteinDensity, iterate, least_value
-from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
 
 #: Values on the lattice, at most: those of the rule, and those that may be asked for.
 _MOST_BY_RULE, _MOST_VALUES = 50_000, 1_000_000
@@ -100,7 +100,7 @@ class BernsteinKDE:
     ) -> None:
         self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
-        self.group_size = None if group_size is None else check_count("group_size", group_size)
+        self.group_size = None if group_size is None else check_group_size("group_size", group_size)
         self.bandwidth: float | None = check_number(
             "bandwidth", bandwidth, "be finite and above 0", lambda value: 0 < value < math.inf
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
+import numbers
 import warnings
 from abc import abstractmethod
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,9 +15,10 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
+from torch.distributions import Distribution
 
-from pyro_mbde._runtime import message
-from pyro_mbde.base import ClosedUniform
+from pyro_mbde._runtime import check_count, check_number, message
+from pyro_mbde.base import ClosedUniform, prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -141,11 +145,42 @@ class FittedDensity(TorchDistribution):
             return self._draw(num_draws).to(self.dtype).reshape(shape)
 
 
+def continuous_base(base: Distribution) -> Distribution:
+    """Returns the base as the densities here use it, or raises if it is of counts.
+
+    Args:
+        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
+
+    Raises:
+        TypeError: it is no distribution.
+        ValueError: it is discrete, or :func:`~pyro_mbde.base.prepare_base` refuses it.
+    """
+    prepared = prepare_base(base)
+    support: Any = prepared.support
+    if support.is_discrete:
+        raise ValueError(message("base", "be continuous", base))
+    return prepared
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is no finite number above 0."""
+    return check_number(name, value, "be finite and above 0", lambda number: 0 < number < math.inf)
+
+
+def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
+    """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        raise TypeError(message(name, "be a sequence of whole numbers", sizes))
+    if not sizes:
+        raise ValueError(message(name, "name at least one layer", sizes))
+    return tuple(check_count(name, size) for size in sizes)
+
+
 def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
     """The edges as two tensors of one shape and dtype."""
     edges = []
     for name, edge in (("low", low), ("high", high)):
-        if isinstance(edge, bool) or not isinstance(edge, int | float | Tensor):
+        if isinstance(edge, bool) or not isinstance(edge, numbers.Real | Tensor):
             raise TypeError(message(name, "be a number or a tensor", edge))
         tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
         edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))

@@ -10,9 +10,9 @@ from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_choice, check_flag, check_number, check_seed, message, seeded
-from pyro_mbde.base import prepare_base, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon, require
+from pyro_mbde._runtime import check_choice, check_flag, check_seed, seeded
+from pyro_mbde.base import reference_draws
+from pyro_mbde.baselines.common import FittedDensity, check_positive, continuous_base, describe_epsilon, require
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -94,7 +94,7 @@ class KDE:
             estimate does not know the edges of its support.
         bandwidth: the factor: ``scott`` (n^(-1/(d+4))), ``silverman``, or a number above 0.
         seed: of draws of ``data``, where that is a distribution.
-        progress: unused, there is nothing to wait for.
+        progress: accepted as by every trainer; there is nothing to wait for, so that no bar is shown either way.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -121,14 +121,11 @@ class KDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
-        support: Any = self.base_dist.support
-        if support.is_discrete:
-            raise ValueError(message("base", "be continuous", base))
+        self.base_dist = continuous_base(base)
         self.bandwidth: float | str = (
             check_choice("bandwidth", bandwidth, RULES)
             if isinstance(bandwidth, str)
-            else check_number("bandwidth", bandwidth, "be finite and above 0", lambda value: 0 < value < math.inf)
+            else check_positive("bandwidth", bandwidth)
         )
         self.seed = check_seed(seed)
         self.progress = check_flag("progress", progress)

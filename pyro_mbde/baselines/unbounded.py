@@ -14,15 +14,14 @@ from tqdm import tqdm
 from pyro_mbde._runtime import (
     check_count,
     check_flag,
-    check_number,
     check_seed,
     message,
     seeded,
     single_thread,
     with_gradients,
 )
-from pyro_mbde.base import base_spread, prepare_base, reference_draws, support_of
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
+from pyro_mbde.base import base_spread, reference_draws, support_of
+from pyro_mbde.baselines.common import FittedDensity, check_positive, continuous_base, describe_epsilon
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.statistics import BoundedClassifiers
@@ -194,14 +193,13 @@ class UnboundedMBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
-        support: Any = self.base_dist.support
-        if support.is_discrete or max(self.base_dist.event_shape.numel(), 1) > 2:
-            raise ValueError(message("base", "be continuous, of one or two dimensions", base))
-        self.epsilon = check_number("epsilon", epsilon, "be finite and above 0", lambda value: 0 < value < math.inf)
+        self.base_dist = continuous_base(base)
+        if self.base_dist.event_shape.numel() > 2:
+            raise ValueError(message("base", "be of one or two dimensions", base))
+        self.epsilon = check_positive("epsilon", epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.box = _check_cube(box)
-        self.weak_learner = _PAPER if weak_learner is None else weak_learner
+        self.weak_learner = WeakLearner.paper() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
             raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
@@ -243,20 +241,6 @@ class UnboundedMBDE:
             f"UnboundedMBDE(not private, epsilon={self.epsilon:.6g}, num_rounds={self.num_rounds}, box={self.box!r}, "
             f"{self.weak_learner})"
         )
-
-
-#: The network and optimiser of the paper's section 5.
-_PAPER = WeakLearner(
-    hidden_sizes=(25, 25, 25),
-    activation="tanh",
-    num_frequencies=0,
-    standardize=False,
-    optimizer="nesterov",
-    learning_rate=0.01,
-    momentum=0.9,
-    num_steps=750,
-    batch_size=None,
-)
 
 
 def _check_cube(box: Any) -> Box:
