@@ -6,6 +6,7 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -187,6 +188,10 @@ def test_guarantees() -> None:
             training(**{name: 0})
     with pytest.raises(ValueError, match="max_grad_norm must"):
         training(max_grad_norm=math.inf)
+    with pytest.raises(ValueError, match="group_size must be at most 2"):
+        training(group_size=2**53 + 1)
+    numpys = training(num_steps=np.int64(5), batch_size=np.int32(4), group_size=np.int8(7), max_grad_norm=np.float32(1))
+    assert repr(numpys) == repr(training())
 
 
 def test_missing_opacus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,18 +6,16 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
-from pyro_mbde.base import prepare_base
-from pyro_mbde.baselines.common import added_or_left_out, group_guarantee, require
+from pyro_mbde.baselines.common import added_or_left_out, check_positive, group_guarantee, require
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
@@ -157,13 +155,17 @@ class PrivateTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        check_epsilon(self.epsilon)
-        check_number("delta", self.delta, "be in (0, 1)", lambda value: 0 < value < 1)
-        if self.group_size is not None:
-            check_count("group_size", self.group_size, remedy="Pass None for all rows.")
-        check_count("num_steps", self.num_steps)
-        check_count("batch_size", self.batch_size)
-        check_number("max_grad_norm", self.max_grad_norm, "be finite and above 0", lambda value: 0 < value < math.inf)
+        size = None if self.group_size is None else check_group_size("group_size", self.group_size)
+        checked = {
+            "epsilon": check_epsilon(self.epsilon),
+            "delta": check_number("delta", self.delta, "be in (0, 1)", lambda value: 0 < value < 1),
+            "group_size": size,
+            "num_steps": check_count("num_steps", self.num_steps),
+            "batch_size": check_count("batch_size", self.batch_size),
+            "max_grad_norm": check_positive("max_grad_norm", self.max_grad_norm),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def guarantee(self) -> GroupGuarantee:
         """Returns the guarantee of what is trained on a table."""
@@ -289,21 +291,3 @@ class PrivateSteps:
             return math.inf
         with _quiet_orders():
             return max(float(self.accountant.get_epsilon(delta, alphas=_orders())), 0.0)
-
-
-def continuous_base(base: Distribution) -> Distribution:
-    """Returns the base as the densities here use it, or raises if it is of counts."""
-    prepared = prepare_base(base)
-    support: Any = prepared.support
-    if support.is_discrete:
-        raise ValueError(message("base", "be continuous", base))
-    return prepared
-
-
-def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-        raise TypeError(message(name, "be a sequence of whole numbers", sizes))
-    if not sizes:
-        raise ValueError(message(name, "name at least one layer", sizes))
-    return tuple(check_count(name, size) for size in sizes)
