@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, message, seeded
-from pyro_mbde.baselines.common import box_rows, check_box
+from pyro_mbde.baselines.box import box_rows, check_box, to_unit
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.baselines.polynomials import BernsteinDensity, iterate, least_value
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
@@ -200,8 +200,7 @@ class BernsteinKDE:
         """
         with seeded(self.seed), torch.no_grad():
             rows = box_rows(data, self.low, self.high)
-            low, high = self.low.double(), self.high.double()
-            unit = ((rows.double() - low) / (high - low)).clamp(0, 1).reshape(len(rows), -1)
+            unit = to_unit(rows.double().reshape(len(rows), -1), self.low, self.high)
             bandwidth = cross_validate(unit, self.progress) if self.bandwidth is None else self.bandwidth
             size = self.lattice_size
             if size is None:

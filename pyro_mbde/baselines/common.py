@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import numbers
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from types import ModuleType
@@ -18,9 +16,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_number, message
-from pyro_mbde.base import ClosedUniform, prepare_base
+from pyro_mbde.base import prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
-from pyro_mbde.training.data import to_rows
 
 _Shape = torch.Size | list[int] | tuple[int, ...]
 _expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
@@ -174,43 +171,6 @@ def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
     if not sizes:
         raise ValueError(message(name, "name at least one layer", sizes))
     return tuple(check_count(name, size) for size in sizes)
-
-
-def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The edges as two tensors of one shape and dtype."""
-    edges = []
-    for name, edge in (("low", low), ("high", high)):
-        if isinstance(edge, bool) or not isinstance(edge, numbers.Real | Tensor):
-            raise TypeError(message(name, "be a number or a tensor", edge))
-        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
-        edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
-    dtype = torch.promote_types(edges[0].dtype, edges[1].dtype)
-    broadcast: Any = torch.broadcast_tensors  # torch leaves it unannotated
-    try:
-        lower, upper = (edge.to(dtype).clone() for edge in broadcast(*edges))
-    except RuntimeError as error:
-        raise ValueError(message("high", "have the shape of low", tuple(edges[1].shape))) from error
-    if lower.dim() > 1 or not lower.numel():
-        raise ValueError(message("low", "have shape () or (d,)", tuple(lower.shape)))
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
-        raise ValueError(message("high", "be above low, both finite", high))
-    return lower, upper
-
-
-def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
-    """Returns the table as rows of the shape of a box; those outside are left where they are, to be moved.
-
-    Args:
-        data: as of :func:`~pyro_mbde.training.data.to_rows`; 10,000 rows are drawn of a distribution.
-        low: lower edges.
-        high: upper edges.
-    """
-    edges: Any = ClosedUniform  # Pyro leaves it unannotated
-    box = edges(low, high)
-    with warnings.catch_warnings():
-        # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
-        warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
-        return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)
 
 
 def added_or_left_out(group_size: int | None, num_rows: int) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
+from pyro_mbde.baselines.box import BoxDensity, to_unit
+from pyro_mbde.baselines.common import describe_epsilon
 from pyro_mbde.privacy.group import GroupGuarantee
 
 #: Numbers held at a time while a polynomial is evaluated.
@@ -92,7 +91,7 @@ def least_value(coefficients: Tensor) -> float:
     return float(along_axes(coefficients, log_basis(axis.clamp(0, 1), degree).exp()).min())
 
 
-class BernsteinDensity(FittedDensity):
+class BernsteinDensity(BoxDensity):
     r"""A density on a box that is a Bernstein polynomial of the coordinates.
 
     .. math::
@@ -130,28 +129,17 @@ class BernsteinDensity(FittedDensity):
     ) -> None:
         if not float(coefficients.sum()) > 0:
             coefficients = torch.ones_like(coefficients)
-        self.low, self.high = low, high
         self.coefficients = coefficients / coefficients.mean()  # the mean is the integral over the unit cube
         self.bandwidth = bandwidth
         self.noise_scale = noise_scale
         self._signed = bool((coefficients < 0).any())
-        self._log_volume = float((high.double() - low.double()).log().sum())
-        interval: Any = constraints.interval  # torch leaves it and its kin unannotated
-        support = interval(low, high)
         chunk = max(1, _NUM_HELD // coefficients[0].numel() // 4)
-        if low.dim():
-            independent: Any = constraints.independent
-            support = independent(support, 1)
-        super().__init__(support, (low + high) / 2, guarantee, chunk=min(chunk, 2**15))
+        super().__init__(low, high, guarantee, chunk=min(chunk, 2**15))
 
     @property
     def lattice_size(self) -> int:
         """Degree k of the polynomial in each coordinate."""
         return self.coefficients.shape[0] - 1
-
-    def _unit(self, rows: Tensor) -> Tensor:
-        low, high = self.low.double(), self.high.double()
-        return ((rows - low) / (high - low)).clamp(0, 1)
 
     def _polynomial(self, coefficients: Tensor, bases: list[Tensor]) -> Tensor:
         """Values of a polynomial where its basis has these values, a tensor of shape ``(n, k + 1)`` a dimension."""
@@ -161,7 +149,7 @@ class BernsteinDensity(FittedDensity):
         return partial.squeeze(-1)
 
     def _log_density(self, rows: Tensor) -> Tensor:
-        log_bases = [log_basis(column, self.lattice_size) for column in self._unit(rows).unbind(-1)]
+        log_bases = [log_basis(column, self.lattice_size) for column in to_unit(rows, self.low, self.high).unbind(-1)]
         values = self._polynomial(self.coefficients, [part.exp() for part in log_bases])
         if self._signed:
             return values.clamp(min=_FLOOR).log() - self._log_volume
@@ -198,8 +186,7 @@ class BernsteinDensity(FittedDensity):
                 parts.append(unit[self._accept(positive, unit)][:missing])
                 missing -= len(parts[-1])
             unit = torch.cat(parts)
-        low, high = self.low.double(), self.high.double()
-        return torch.minimum(torch.maximum(low + (high - low) * unit, low), high)
+        return self._from_unit(unit)
 
     def _mixture_draws(self, weights: Tensor, num_draws: int) -> Tensor:
         """Points of the unit cube from the mixture of products of betas, shape ``(num_draws, d)``."""
