@@ -489,6 +489,9 @@ def test_shapes_dtypes_and_pyro() -> None:
         ({"group_size": 2**53 + 1}, ValueError),
         ({"bandwidth": 0.0}, ValueError),
         ({"bandwidth": math.inf}, ValueError),
+        ({"bandwidth": math.nan}, ValueError),
+        ({"bandwidth": 1e-200}, ValueError),
+        ({"bandwidth": 1e300}, ValueError),
         ({"lattice_size": 0}, ValueError),
         ({"lattice_size": 10**6}, ValueError),
         ({"iterations": 0}, ValueError),
@@ -500,6 +503,30 @@ def test_shapes_dtypes_and_pyro() -> None:
 def test_arguments_are_checked(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match="must"):
         BernsteinKDE(**{"low": 0.0, "high": 1.0, "epsilon": 1.0, **arguments})
+
+
+@pytest.mark.parametrize("make", [BernsteinKDE, BernsteinKDE.paper], ids=["private", "paper"])
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300])
+def test_noise_beyond_all_floats(epsilon: float, make: object) -> None:
+    with pytest.raises(ValueError, match="epsilon must be large enough for noise that floats hold"):
+        make(0.0, 1.0, epsilon, progress=False).fit(table(50))
+
+
+@pytest.mark.parametrize("epsilon", [1e-250, 1.0, math.inf])
+@pytest.mark.parametrize("iterations", [1, 30])
+@pytest.mark.parametrize("bandwidth", [1e-8, 1e8])
+@pytest.mark.parametrize("num_dims", [1, 2, 15])
+def test_extreme_bandwidths(bandwidth: float, iterations: int, epsilon: float, num_dims: int) -> None:
+    """A density whatever the settings; without noise, of wide kernels and of none at the lattice, the uniform one."""
+    trainer = BernsteinKDE(*box_of(num_dims), epsilon, bandwidth=bandwidth, iterations=iterations, seed=0)
+    if num_dims == 15 and bandwidth == 1e-8 and epsilon == 1e-250:  # their noise has the scale 1e364
+        with pytest.raises(ValueError, match="epsilon must be large enough"):
+            trainer.fit(table(50, num_dims))
+        return
+    density = trainer.fit(table(50, num_dims))
+    assert torch.isfinite(density.log_prob(density.sample((50,)))).all()
+    if epsilon == math.inf and bandwidth == 1e8:
+        assert density.log_prob(torch.rand(50, num_dims)).abs().max() < 1e-3
 
 
 def test_numpys_numbers_are_numbers() -> None:

@@ -18,6 +18,9 @@ def test_edges_have_one_shape_and_dtype() -> None:
     assert (low.tolist(), high.tolist(), high.dtype) == ([0.0, 0.0], [3.0, 3.0], torch.float64)
     low, high = check_box(np.float32(-1), np.int64(2))
     assert (float(low), float(high), low.shape) == (-1.0, 2.0, ())
+    for low, high in ((torch.zeros(2, dtype=torch.float64), 0.1), (np.float64(-0.1), torch.zeros(2).double())):
+        edges = check_box(low, high)
+        assert max(float(edge.abs().max()) for edge in edges) == 0.1  # not float32's
     edge = torch.zeros(3)
     low, _ = check_box(edge, 1.0)
     low[0] = 5.0

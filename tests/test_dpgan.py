@@ -115,6 +115,11 @@ def test_finite_under_absurd_noise_and_hostile_rows(group_size: int | None) -> N
     assert torch.isfinite(density.log_prob(density.sample((100,)))).all()
 
 
+def test_a_generator_that_diverges_says_so() -> None:
+    with pytest.raises(ValueError, match="generator must draw finite numbers"):
+        quick(normal(2), torch.randn(100, 2), generator_learning_rate=1e30)
+
+
 def test_learns_without_noise() -> None:
     """It finds a cloud away from the base."""
     density = quick(normal(2), 0.5 * torch.randn(2000, 2) + 2, num_steps=500, batch_size=128)
@@ -158,6 +163,9 @@ def test_seeds() -> None:
         ("critic_learning_rate", 0.0, ValueError),
         ("generator_learning_rate", math.nan, ValueError),
         ("clip", 0.0, ValueError),
+        ("clip", 1e300, ValueError),
+        ("max_grad_norm", 1e-300, ValueError),
+        ("critic_learning_rate", 1e300, ValueError),
         ("max_grad_norm", math.inf, ValueError),
         ("num_density_draws", 1, ValueError),
         ("num_samples", 1, ValueError),

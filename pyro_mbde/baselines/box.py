@@ -73,12 +73,15 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
         TypeError: an edge is no number and no tensor.
         ValueError: the edges are infinite, do not rise, are further apart than their dtype holds, or differ in shape.
     """
+    given = [edge.dtype for edge in (low, high) if isinstance(edge, Tensor) and edge.is_floating_point()]
     edges = []
     for name, edge in (("low", low), ("high", high)):
         if isinstance(edge, bool) or not isinstance(edge, numbers.Real | Tensor):
             raise TypeError(message(name, "be a number or a tensor", edge))
-        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
-        edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
+        # A number takes the dtype of the other edge, which might not be the default one.
+        number_dtype = given[0] if given else torch.get_default_dtype()
+        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge), dtype=number_dtype)
+        edges.append(tensor if tensor.is_floating_point() else tensor.to(number_dtype))
     dtype = torch.promote_types(edges[0].dtype, edges[1].dtype)
     broadcast: Any = torch.broadcast_tensors  # torch leaves it unannotated
     try:

@@ -164,6 +164,19 @@ def check_positive(name: str, value: Any) -> float:
     return check_number(name, value, "be finite and above 0", lambda number: 0 < number < math.inf)
 
 
+def check_scale(name: str, value: Any, remedy: str = "") -> float:
+    """Returns ``value`` as a float, or raises if it is no number from 1e-30 to 1e30, well within what float32 holds."""
+    return check_number(name, value, "be from 1e-30 to 1e30", lambda number: 1e-30 <= number <= 1e30, remedy=remedy)
+
+
+def check_bandwidth(value: Any, remedy: str) -> float:
+    """Returns a relative bandwidth as a float, or raises if it is no number from 1e-8 to 1e8.
+
+    Below, kernels are narrower than float64 tells points apart. Above, draws leave what float32 holds.
+    """
+    return check_number("bandwidth", value, "be from 1e-8 to 1e8", lambda number: 1e-8 <= number <= 1e8, remedy=remedy)
+
+
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
     """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
     if not isinstance(sizes, Sequence) or isinstance(sizes, str):

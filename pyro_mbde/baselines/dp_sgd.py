@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
-from pyro_mbde.baselines.common import added_or_left_out, check_positive, group_guarantee, require
+from pyro_mbde.baselines.common import added_or_left_out, check_scale, group_guarantee, require
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
@@ -25,6 +25,9 @@ _LARGE_ORDERS = (72, 88, 112, 144, 192, 256, 352, 512, 720, 1024)
 _TOLERANCE = 0.005
 #: Epsilons of one row that Opacus is asked for: outside, its bisection meets the end of a float's precision.
 _SMALLEST, _LARGEST = 1e-6, 1e6
+
+#: Deviation of noise, at most, in weights of float32.
+_LARGEST_NOISE = 1e30
 
 
 def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate: float, num_steps: int) -> float:
@@ -135,7 +138,7 @@ class PrivateTraining:
         group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged.
         num_steps: private gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1; a table of fewer rows is taken whole.
-        max_grad_norm: norm that an example's gradient is clipped to, above 0.
+        max_grad_norm: norm that an example's gradient is clipped to, from 1e-30 to 1e30.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -162,7 +165,7 @@ class PrivateTraining:
             "group_size": size,
             "num_steps": check_count("num_steps", self.num_steps),
             "batch_size": check_count("batch_size", self.batch_size),
-            "max_grad_norm": check_positive("max_grad_norm", self.max_grad_norm),
+            "max_grad_norm": check_scale("max_grad_norm", self.max_grad_norm),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -172,10 +175,22 @@ class PrivateTraining:
         return group_guarantee(self.epsilon, self.delta, self.group_size)
 
     def start(self, module: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> PrivateSteps:
-        """Returns the steps on a table, at the noise that the guarantee needs."""
+        """Returns the steps on a table, at the noise that the guarantee needs.
+
+        Args:
+            module: what is trained.
+            optimizer: of its parameters.
+            rows: the table, shape ``(n, d)``.
+
+        Raises:
+            ImportError: Opacus is not installed.
+            ValueError: epsilon is too small for noise that float32 holds.
+        """
         size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
+        if noise * self.max_grad_norm > _LARGEST_NOISE:
+            raise ValueError(message("epsilon", "be large enough for noise that float32 holds", self.epsilon))
         return PrivateSteps(
             module,
             optimizer,

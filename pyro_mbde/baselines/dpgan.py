@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count
 from pyro_mbde.base import base_spread, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, check_positive, check_sizes, describe_epsilon
+from pyro_mbde.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
 from pyro_mbde.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.baselines.kde import KDEDensity
 from pyro_mbde.baselines.private_trainer import PrivateTrainer
@@ -55,10 +55,10 @@ class DPGAN(PrivateTrainer["GeneratorDensity"]):
         latent_dim: dimensions of z, at least 1.
         critic_sizes: widths of the critic's hidden layers.
         generator_sizes: widths of the generator's hidden layers.
-        critic_learning_rate: of the critic's RMSprop, at the start, above 0.
-        generator_learning_rate: of the generator's RMSprop, at the start, above 0.
-        clip: c, above 0.
-        max_grad_norm: norm that a pair's gradient is clipped to, above 0.
+        critic_learning_rate: of the critic's RMSprop, at the start, from 1e-30 to 1e30.
+        generator_learning_rate: of the generator's RMSprop, at the start, from 1e-30 to 1e30.
+        clip: c, from 1e-30 to 1e30.
+        max_grad_norm: norm that a pair's gradient is clipped to, from 1e-30 to 1e30.
         num_density_draws: draws of the generator that ``log_prob`` is estimated from, at least 2.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -113,9 +113,9 @@ class DPGAN(PrivateTrainer["GeneratorDensity"]):
         self.latent_dim = check_count("latent_dim", latent_dim)
         self.critic_sizes = check_sizes("critic_sizes", critic_sizes)
         self.generator_sizes = check_sizes("generator_sizes", generator_sizes)
-        self.critic_learning_rate = check_positive("critic_learning_rate", critic_learning_rate)
-        self.generator_learning_rate = check_positive("generator_learning_rate", generator_learning_rate)
-        self.clip = check_positive("clip", clip)
+        self.critic_learning_rate = check_scale("critic_learning_rate", critic_learning_rate)
+        self.generator_learning_rate = check_scale("generator_learning_rate", generator_learning_rate)
+        self.clip = check_scale("clip", clip)
         self.num_density_draws = check_count("num_density_draws", num_density_draws, minimum=2)
 
     def _train(self, rows: Tensor, on_step: Callable[[], object]) -> GeneratorDensity:
@@ -173,6 +173,10 @@ class GeneratorDensity(FittedDensity):
         guarantee: of the generator.
         num_density_draws: m, at least 2.
 
+    Raises:
+        TypeError: ``num_density_draws`` is no whole number.
+        ValueError: it is below 2, or the generator's draws are not finite.
+
     References:
         Goodfellow, Pouget-Abadie, Mirza, Xu, Warde-Farley, Ozair, Courville, Bengio. Generative Adversarial Nets. 2014.
         Section 5. Scott. Multivariate Density Estimation. 1992. Section 6.3.
@@ -197,6 +201,8 @@ class GeneratorDensity(FittedDensity):
         scott = centres.std(0) * num_density_draws ** (-1 / (centres.shape[1] + 4))
         #: Of the kernels, shape ``(d,)``.
         self.bandwidth: Tensor = scott.maximum(_SMALLEST_BANDWIDTH * self._spread.scale)
+        if not bool(torch.isfinite(self.bandwidth).all()):
+            raise ValueError("generator must draw finite numbers, got infinite ones. Lower generator_learning_rate.")
         self._kernels = KDEDensity(centres, self.bandwidth.square().diag(), interior.double())
 
     def _log_density(self, rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count
 from pyro_mbde.base import base_spread, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, check_positive, check_sizes, describe_epsilon
+from pyro_mbde.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
 from pyro_mbde.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -50,9 +50,10 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         hidden_sizes: widths of the hidden layers of a coupling's network.
         num_steps: gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1.
-        learning_rate: of Adam, at the start, above 0.
-        max_grad_norm: norm that a row's gradient is clipped to, above 0. Gradients of a standardised log-density have
-            norms of 10 to 40; far smaller bounds favour the rows in the middle, and the density comes out too narrow.
+        learning_rate: of Adam, at the start, from 1e-30 to 1e30.
+        max_grad_norm: norm that a row's gradient is clipped to, from 1e-30 to 1e30. Gradients of a standardised
+            log-density have norms of 10 to 40; far smaller bounds favour the rows in the middle, and the density comes
+            out too narrow.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
@@ -99,7 +100,7 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         super().__init__(base, training, num_samples=num_samples, seed=seed, progress=progress)
         self.num_layers = check_count("num_layers", num_layers)
         self.hidden_sizes = check_sizes("hidden_sizes", hidden_sizes)
-        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.learning_rate = check_scale("learning_rate", learning_rate)
 
     def _train(self, rows: Tensor, on_step: Callable[[], object]) -> FlowDensity:
         flow = RealNVP(rows.shape[1], self.num_layers, self.hidden_sizes).to(rows)

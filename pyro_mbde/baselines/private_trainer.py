@@ -64,7 +64,8 @@ class PrivateTrainer(ABC, Generic[_Density]):
         Raises:
             ImportError: Opacus is not installed.
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
+                epsilon is too small, or a learning rate too high, for what floats hold.
         """
         num_steps = self.training.num_steps
         bar = tqdm(total=num_steps, desc=self._description, unit="step", disable=not self.progress)
