@@ -29,6 +29,9 @@ def require(module: str) -> ModuleType:
     Args:
         module: dotted name, such as ``scipy.stats``.
 
+    Returns:
+        The module.
+
     Raises:
         ImportError: it is not installed; the message says which command installs it.
 
@@ -98,7 +101,11 @@ class FittedDensity(TorchDistribution):
         """Draws from torch's global generator, float64 of shape ``(num_draws, d)``."""
 
     def expand(self, batch_shape: _Shape, _instance: object = None) -> TorchDistribution:
-        """Returns a view with a batch shape."""
+        """Returns a view with a batch shape.
+
+        Args:
+            batch_shape: the new batch shape, in front of the event shape.
+        """
         expanded: TorchDistribution = _expanded(self, torch.Size(batch_shape))
         return expanded
 
@@ -135,7 +142,17 @@ class FittedDensity(TorchDistribution):
         return torch.where(inside, log_density, -torch.inf).reshape(shape)
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
-        """Returns draws from torch's global generator, of shape ``sample_shape + event_shape``."""
+        """Returns draws from torch's global generator.
+
+        Privacy:
+            Covered by :attr:`guarantee`, however many there are.
+
+        Args:
+            sample_shape: of the draws.
+
+        Returns:
+            Tensor of shape ``sample_shape + event_shape`` in the density's dtype.
+        """
         shape = self._extended_shape(torch.Size(sample_shape))
         num_draws = torch.Size(sample_shape).numel()
         with torch.no_grad():
@@ -194,6 +211,10 @@ def added_or_left_out(group_size: int | None, num_rows: int) -> int:
     Args:
         group_size: rows added or left out; ``None`` for all rows exchanged, their number being public.
         num_rows: n.
+
+    Example:
+        >>> added_or_left_out(3, 1000), added_or_left_out(None, 1000)
+        (3, 2000)
     """
     return 2 * num_rows if group_size is None else group_size
 
@@ -205,5 +226,9 @@ def group_guarantee(epsilon: float, delta: float, group_size: int | None) -> Gro
         epsilon: of the group, in nats.
         delta: of the group.
         group_size: as of :func:`added_or_left_out`.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
     """
     return GroupGuarantee(epsilon, delta, group_size, replaced=group_size is None)

@@ -300,6 +300,10 @@ class PrivateSteps:
 
         Args:
             delta: of one row, in (0, 1).
+
+        Raises:
+            TypeError: ``delta`` is no number.
+            ValueError: it is out of its range.
         """
         delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         if self.noise_multiplier == 0:

@@ -146,7 +146,8 @@ class KDE:
         """Fits the estimate to a table.
 
         Args:
-            data: as for the library's trainers; of a Distribution, 10,000 rows are drawn.
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw 10,000 rows from.
 
         Returns:
             The density, which holds the table.

@@ -121,6 +121,9 @@ def iterate(values: Tensor, iterations: int) -> Tensor:
         values: F on the lattice, shape ``(k + 1,) * d``.
         iterations: h, at least 1; 1 is the plain operator, which returns ``values``.
 
+    Returns:
+        Tensor of the shape of ``values``.
+
     References:
         Micchelli. The Saturation Class and Iterates of the Bernstein Polynomials. 1973.
     """
@@ -135,7 +138,11 @@ def iterate(values: Tensor, iterations: int) -> Tensor:
 
 
 def least_value(coefficients: Tensor) -> float:
-    """Returns the least value of a polynomial on a grid of public size, finer towards the edges, edges included."""
+    """Returns the least value of a polynomial on a grid of public size, finer towards the edges, edges included.
+
+    Args:
+        coefficients: in the Bernstein basis, shape ``(k + 1,) * d``.
+    """
     degree, num_dims = coefficients.shape[0] - 1, coefficients.dim()
     count = max(2, min(20 * degree + 1, int(_NUM_GRID ** (1 / num_dims))))
     # A polynomial of degree k oscillates at scale 1/k inside and 1/k^2 at the edges, as these points do.

@@ -68,6 +68,9 @@ class UnboundedDensity(FittedDensity):
         natural_params: theta, shape ``(T,)``.
         box: lower and upper edge of the cube.
         rows: the table, at which the range of the log-ratio is measured too, shape ``(n, d)``.
+
+    Raises:
+        ValueError: the box does not hold nearly all of the base.
     """
 
     def __init__(
@@ -103,7 +106,14 @@ class UnboundedDensity(FittedDensity):
         return self._range
 
     def tilt(self, rows: Tensor) -> Tensor:
-        """Returns the sum of the logits, weighted by theta: the log-ratio to the base but for a constant; ``(n,)``."""
+        """Returns the sum of the logits, weighted by theta: the log-ratio to the base but for a constant.
+
+        Args:
+            rows: shape ``(n, d)``.
+
+        Returns:
+            Tensor of shape ``(n,)``, float64.
+        """
         logits = [self.networks.logits(part.to(self.networks.loc)) for part in torch.split(rows, _CHUNK)]
         tilts: Tensor = torch.cat(logits).double() @ self.natural_params
         return tilts
@@ -210,11 +220,16 @@ class UnboundedMBDE:
         """Fits the density to a table.
 
         Args:
-            data: as for the library's trainers.
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw ``num_samples`` rows from.
+
+        Returns:
+            The density, with its ``log_ratio_range``.
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
+                training diverged; or the box does not hold nearly all of the base.
         """
         natural_params = published_natural_params(self.epsilon, self.num_rounds)
         num_steps = self.num_rounds * self.weak_learner.num_steps
