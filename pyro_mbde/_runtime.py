@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -20,9 +21,13 @@ def check_number(name: str, value: Any, constraint: str, holds: Callable[[float]
     """Returns ``value`` as a float, or raises if it is no real number or ``holds`` is false of it (as it is of NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(message(name, "be a real number", value, remedy))
-    if not holds(float(value)):
+    try:
+        number = float(value)
+    except OverflowError:  # an int or a fraction that no float holds
+        raise ValueError(message(name, "be a number that a float holds", value, remedy)) from None
+    if not holds(number):
         raise ValueError(message(name, constraint, value, remedy))
-    return float(value)
+    return number
 
 
 def check_epsilon(value: Any) -> float:
@@ -49,10 +54,10 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Returns ``value``, or raises if it is neither True nor False."""
-    if not isinstance(value, bool):
+    """Returns ``value`` as a bool, or raises if it is neither True nor False, Python's or NumPy's."""
+    if not isinstance(value, bool | np.bool_):
         raise TypeError(message(name, "be True or False", value))
-    return value
+    return bool(value)
 
 
 def check_seed(seed: Any) -> int | None:

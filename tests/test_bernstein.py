@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 
 import numpy as np
 import pyro.distributions as dist
@@ -14,7 +15,7 @@ from scipy import stats
 from pyro_mbde.base import prepare_base
 from pyro_mbde.baselines.bernstein import BernsteinKDE, lattice_rule
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
-from pyro_mbde.baselines.polynomials import BernsteinDensity, along_axes, iterate, least_value, log_basis
+from pyro_mbde.baselines.polynomials import BernsteinDensity, along_axes, basis, iterate, least_value, log_basis
 from pyro_mbde.metrics import negative_log_likelihood
 from pyro_mbde.privacy.group import GroupGuarantee
 
@@ -65,6 +66,22 @@ def test_operator_on_powers(degree: int) -> None:
         # (I - B) x^2 = -x (1 - x) / k and B (x (1 - x)) = (1 - 1/k) x (1 - x): (I - B)^h x^2 = -x (1 - x) / k^h.
         expected = x**2 + x * (1 - x) / degree**iterations
         torch.testing.assert_close(basis @ iterate(lattice**2, iterations), expected)
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 9])
+def test_slopes_of_the_basis(degree: int) -> None:
+    """By differences inside, by hand on the edges, where only two polynomials have any; and once more."""
+    x = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
+    slopes = torch.stack([torch.autograd.functional.jacobian(lambda point: basis(point, degree), point) for point in x])
+    step = 1e-6
+    differences = (log_basis(x[1] + step, degree).exp() - log_basis(x[1] - step, degree).exp()) / (2 * step)
+    torch.testing.assert_close(slopes[1], differences, rtol=1e-6, atol=1e-8)
+    expected = torch.zeros(2, degree + 1, dtype=torch.float64)
+    if degree:
+        expected[0, :2] = expected[1, -2:] = torch.tensor([-degree, degree])
+    torch.testing.assert_close(slopes[::2], expected)
+    curvature = torch.autograd.functional.hessian(lambda point: basis(point, degree)[-1], x[2])
+    assert float(curvature) == pytest.approx(degree * (degree - 1))  # of x^k at 1
 
 
 def test_tensor_products() -> None:
@@ -279,6 +296,46 @@ def test_edges() -> None:
     assert plane.log_prob(torch.tensor([[0.5, 1.5]])).tolist() == [-math.inf]
 
 
+@pytest.mark.parametrize("coefficients", [[2.0, 1.0, 4.0, 0.5], [2.0, -0.1, 4.0, 0.5]])
+def test_slopes_on_the_edges(coefficients: list[float]) -> None:
+    """One-sided: p'(0)/p(0) = k (c_1 - c_0) / c_0, in units of the box's side."""
+    density = density_of(torch.tensor(coefficients), torch.tensor(-1.0), torch.tensor(3.0))
+    value = torch.tensor([-1.0, 3.0], requires_grad=True)
+    density.log_prob(value).sum().backward()
+    first, second, third, last = coefficients
+    expected = torch.tensor([3 * (second - first) / first, 3 * (last - third) / last]) / 4
+    torch.testing.assert_close(value.grad, expected)
+
+
+def test_slopes_in_corners() -> None:
+    """Also where the polynomial vanishes, whose logarithm rises from -inf, and where sums underflow."""
+    density = density_of(torch.ones(4, 4))
+    value = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 1.0]], requires_grad=True)
+    density.log_prob(value).sum().backward()
+    assert value.grad.abs().max() < 1e-5
+    steep = torch.zeros(301, 301)
+    steep[0, 300], steep[1, 300] = 1.0, 3.0  # (1 - x)^299 (1 + 899 x) y^300
+    value = torch.tensor([[0.0, 0.01], [0.0, 1.0], [0.0, 0.0]], requires_grad=True)
+    log_density = density_of(steep).log_prob(value)
+    log_density.sum().backward()
+    assert log_density[2] == -math.inf
+    torch.testing.assert_close(value.grad[:2], torch.tensor([[600.0, 30_000.0], [600.0, 300.0]]), rtol=1e-4, atol=0)
+    assert value.grad[2].tolist() == [pytest.approx(600), math.inf]
+
+
+@pytest.mark.parametrize("num_dims", [0, 1, 2])
+def test_ten_thousand_points_take_no_time(num_dims: int) -> None:
+    """At the finest lattice of the rule, which is that without noise: about 0.1 seconds on an idle core."""
+    density = BernsteinKDE(*box_of(num_dims), math.inf).fit(table(200, num_dims))
+    assert num_dims == 2 or density.lattice_size == 1000
+    points, seconds = torch.rand(10_000, *box_of(num_dims)[0].shape), []
+    for _ in range(3):
+        start = time.process_time()
+        density.log_prob(points)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.5
+
+
 def test_signed_polynomials_are_held_at_a_floor() -> None:
     """(1 - 2x)^2 - 0.01 is negative in the middle: no NaN, and draws that avoid it."""
     density = density_of(torch.tensor([0.99, -1.01, 0.99]))
@@ -429,8 +486,12 @@ def test_shapes_dtypes_and_pyro() -> None:
         ({"low": torch.zeros(16)}, ValueError),
         ({"group_size": 0}, ValueError),
         ({"group_size": 1.5}, TypeError),
+        ({"group_size": 2**53 + 1}, ValueError),
         ({"bandwidth": 0.0}, ValueError),
         ({"bandwidth": math.inf}, ValueError),
+        ({"bandwidth": math.nan}, ValueError),
+        ({"bandwidth": 1e-200}, ValueError),
+        ({"bandwidth": 1e300}, ValueError),
         ({"lattice_size": 0}, ValueError),
         ({"lattice_size": 10**6}, ValueError),
         ({"iterations": 0}, ValueError),
@@ -442,6 +503,39 @@ def test_shapes_dtypes_and_pyro() -> None:
 def test_arguments_are_checked(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error, match="must"):
         BernsteinKDE(**{"low": 0.0, "high": 1.0, "epsilon": 1.0, **arguments})
+
+
+@pytest.mark.parametrize("make", [BernsteinKDE, BernsteinKDE.paper], ids=["private", "paper"])
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300])
+def test_noise_beyond_all_floats(epsilon: float, make: object) -> None:
+    with pytest.raises(ValueError, match="epsilon must be large enough for noise that floats hold"):
+        make(0.0, 1.0, epsilon, progress=False).fit(table(50))
+
+
+@pytest.mark.parametrize("epsilon", [1e-250, 1.0, math.inf])
+@pytest.mark.parametrize("iterations", [1, 30])
+@pytest.mark.parametrize("bandwidth", [1e-8, 1e8])
+@pytest.mark.parametrize("num_dims", [1, 2, 15])
+def test_extreme_bandwidths(bandwidth: float, iterations: int, epsilon: float, num_dims: int) -> None:
+    """A density whatever the settings; without noise, of wide kernels and of none at the lattice, the uniform one."""
+    trainer = BernsteinKDE(*box_of(num_dims), epsilon, bandwidth=bandwidth, iterations=iterations, seed=0)
+    if num_dims == 15 and bandwidth == 1e-8 and epsilon == 1e-250:  # their noise has the scale 1e364
+        with pytest.raises(ValueError, match="epsilon must be large enough"):
+            trainer.fit(table(50, num_dims))
+        return
+    density = trainer.fit(table(50, num_dims))
+    assert torch.isfinite(density.log_prob(density.sample((50,)))).all()
+    if epsilon == math.inf and bandwidth == 1e8:
+        assert density.log_prob(torch.rand(50, num_dims)).abs().max() < 1e-3
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    rows = table(50)
+    plain = BernsteinKDE(0.0, 1.0, 0.5, group_size=2, lattice_size=9, seed=1, progress=False).fit(rows)
+    options = {"lattice_size": np.int32(9), "seed": np.int64(1), "progress": np.bool_(False)}
+    numpys = BernsteinKDE(np.float32(0), np.int64(1), np.float64(0.5), group_size=np.int8(2), **options).fit(rows)
+    assert torch.equal(plain.coefficients, numpys.coefficients)
+    assert plain.guarantee == numpys.guarantee
 
 
 def test_data_is_checked() -> None:

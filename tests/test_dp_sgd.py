@@ -6,6 +6,7 @@ import math
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -91,6 +92,48 @@ def test_sound_against_the_exact_curve_of_one_step(epsilon: float, group_size: i
         exact = normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal(-mu / 2 - epsilon / mu)
         assert 1e-4 < exact <= 1e-3
         assert hockey_stick(epsilon, noise, group_size, 1.0) == pytest.approx(exact, rel=1e-3)
+
+
+def gaussian_delta(epsilon: float, shift: float) -> float:
+    """The delta of N(0, 1) against N(shift, 1) (Balle & Wang 2018, Theorem 8)."""
+    upper = stats.norm.cdf(shift / 2 - epsilon / shift)
+    return float(upper - math.exp(epsilon + stats.norm.logcdf(-shift / 2 - epsilon / shift)))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("group_size", [1, 5])
+@pytest.mark.parametrize("num_steps", [2, 50, 5000])
+def test_many_steps_on_the_whole_table_compose_to_one(num_steps: int, group_size: int, epsilon: float) -> None:
+    """T normal mechanisms of shift g / sigma are one of shift g sqrt(T) / sigma, whose delta has a closed form."""
+    delta = 1e-5
+    noise = noise_multiplier(epsilon, delta, group_size, 1.0, num_steps)
+    shift = group_size * math.sqrt(num_steps) / noise
+    assert gaussian_delta(epsilon, shift) <= delta
+    # Not by much more noise than would do.
+    assert gaussian_delta(epsilon, 1.25 * shift) > delta
+
+
+def test_many_steps_as_taken() -> None:
+    """What T steps do to weights: one row moves them by T C / n, under noise of deviation sqrt(T) sigma C / n."""
+    num_steps, num_rows, noise, bound = 25, 40, 3.0, 0.5
+    rows = torch.zeros(num_rows, 2000)
+    rows[-1, 0] = 1e4
+    moved = []
+    for multiplier in (0.0, noise):
+        model = nn.Linear(2000, 1, bias=False)
+        start = model.weight.detach().clone()
+        steps = steps_on(rows, model, noise_multiplier=multiplier, max_grad_norm=bound)
+        for _ in range(num_steps):
+            steps.step(steps.sample(), lambda output: output.squeeze(-1))
+        moved.append((model.weight.detach() - start).flatten())
+        assert steps.accountant.history == [(multiplier, 1.0, num_steps)]
+    shift = -float(moved[0][0])
+    assert shift == pytest.approx(num_steps * bound / num_rows, rel=1e-4)
+    deviation = float(moved[1][1:].std())
+    assert deviation == pytest.approx(math.sqrt(num_steps) * noise * bound / num_rows, rel=4 / math.sqrt(2 * 2000))
+    # By Opacus's accountant the steps cost no less than that mechanism does.
+    epsilon = steps.epsilon_spent(1e-5)
+    assert gaussian_delta(epsilon, shift / deviation) <= 1e-5 <= gaussian_delta(0.8 * epsilon, shift / deviation)
 
 
 def test_monotone() -> None:
@@ -187,6 +230,10 @@ def test_guarantees() -> None:
             training(**{name: 0})
     with pytest.raises(ValueError, match="max_grad_norm must"):
         training(max_grad_norm=math.inf)
+    with pytest.raises(ValueError, match="group_size must be at most 2"):
+        training(group_size=2**53 + 1)
+    numpys = training(num_steps=np.int64(5), batch_size=np.int32(4), group_size=np.int8(7), max_grad_norm=np.float32(1))
+    assert repr(numpys) == repr(training())
 
 
 def test_missing_opacus(monkeypatch: pytest.MonkeyPatch) -> None:

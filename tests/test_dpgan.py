@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
 
-from pyro_mbde.baselines.dp_sgd import PrivateSteps
+from pyro_mbde.baselines.dp_sgd import PrivateSteps, noise_multiplier
 from pyro_mbde.baselines.dpgan import DPGAN, GeneratorDensity, _network, _pair_losses
 from pyro_mbde.experiments.problems import ring
 from pyro_mbde.metrics import quadrature_grid
@@ -80,6 +80,98 @@ def test_gradients_are_of_pairs() -> None:
     assert torch.allclose(found, torch.stack(expected), atol=1e-6)
 
 
+class Step(NamedTuple):
+    """What Opacus was given in a private step: gradients of examples, and their clipped sum."""
+
+    gradients: torch.Tensor
+    total: torch.Tensor
+
+
+class Wiring(NamedTuple):
+    """What a fit gave to Opacus."""
+
+    settings: dict[str, float]
+    steps: list[Step]
+    critic: list[nn.Parameter]
+
+
+@pytest.fixture
+def wiring(monkeypatch: pytest.MonkeyPatch) -> Wiring:
+    """Filled by the next fit."""
+    from opacus import optimizers
+
+    seen = Wiring({}, [], [])
+
+    class Recording(optimizers.DPOptimizer):  # type: ignore[misc]  # Opacus leaves it untyped
+        def __init__(self, optimizer: torch.optim.Optimizer, **settings: float) -> None:
+            super().__init__(optimizer, **settings)
+            seen.settings.update(settings)
+            seen.critic.extend(self.params)
+
+        def step(self) -> None:
+            gradients = torch.cat([part.grad_sample.flatten(1).clone() for part in self.params], 1)
+            super().step()
+            seen.steps.append(Step(gradients, torch.cat([part.summed_grad.flatten() for part in self.params])))
+
+    monkeypatch.setattr(optimizers, "DPOptimizer", Recording)
+    return seen
+
+
+@pytest.mark.parametrize("group_size", [1, 3, None])
+def test_the_noise_of_the_target_reaches_opacus(wiring: Wiring, group_size: int | None) -> None:
+    options: dict[str, Any] = {"delta": 1e-3, "group_size": group_size, "batch_size": 20, "num_steps": 15}
+    trainer = DPGAN(normal(2), 2.0, max_grad_norm=0.7, seed=0, progress=False, **options)
+    trainer.fit(torch.randn(80, 2))
+    rows_apart = 160 if group_size is None else group_size
+    noise = noise_multiplier(2.0, 1e-3, rows_apart, 0.25, 15)
+    assert wiring.settings == {"noise_multiplier": noise, "max_grad_norm": 0.7, "expected_batch_size": 20.0}
+    assert trainer.accountant.history == [(noise, 0.25, 15)]
+    assert len(wiring.steps) == 15
+
+
+def test_an_example_is_a_pair_not_two(wiring: Wiring) -> None:
+    """One gradient for each row sampled; by the last layer's bias, which a pair's two scores cancel, of the pair."""
+    quick(normal(2), torch.randn(12, 2), batch_size=500, num_steps=3)
+    for step in wiring.steps:
+        assert len(step.gradients) == 12
+        assert not step.gradients[:, -1].any()  # of f(G(z)) alone it would be 1, of f(x) -1
+        assert step.gradients[:, :-1].abs().sum(1).min() > 0
+
+
+def test_steps_of_the_generator_are_not_counted(wiring: Wiring) -> None:
+    """It takes one after each of the critic's: no gradients of examples are left by it, no hooks, and no account."""
+    trainer = DPGAN(normal(2), 3.0, critic_steps=1, num_steps=6, batch_size=50, seed=0, progress=False)
+    density = trainer.fit(torch.randn(30, 2))
+    assert [history[2] for history in trainer.accountant.history] == [6]
+    assert len(wiring.steps) == 6
+    last = wiring.steps[-1].gradients
+    left = torch.cat([part.grad_sample.flatten(1) for part in wiring.critic], 1)  # type: ignore[attr-defined]  # Opacus adds it
+    assert torch.equal(left, last)  # of the 30 rows, not of the generator's 50 draws
+    for module in density.generator.modules():
+        assert not module._forward_hooks
+        assert not module._backward_hooks
+    assert not any(hasattr(parameter, "grad_sample") for parameter in density.generator.parameters())
+
+
+def test_outliers_are_clipped_one_by_one(wiring: Wiring) -> None:
+    """Ten identical outliers in place of ten rows move the critic's gradient by no more than ten bounds each way."""
+    rows, bound, sums = torch.randn(40, 2), 0.3, []
+    outliers = torch.cat([rows[:30], torch.full((10, 2), 1e6)])
+    for table in (rows, outliers):
+        quick(normal(2), table, batch_size=500, num_steps=1, max_grad_norm=bound)
+        assert float(wiring.steps[-1].total.norm()) <= 40 * bound * (1 + 1e-4)
+        sums.append(wiring.steps[-1].total)
+    plain, hostile = (step.gradients for step in wiring.steps)
+    assert torch.equal(plain[:30], hostile[:30])  # the same draws and critic
+    assert float(hostile[30:].norm(dim=1).min()) > 1e3
+    clipped = [gradients * (bound / gradients.norm(dim=1, keepdim=True)).clamp(max=1) for gradients in (plain, hostile)]
+    for total, parts in zip(sums, clipped, strict=True):
+        torch.testing.assert_close(total, parts.sum(0), rtol=1e-3, atol=1e-4)
+    assert float((sums[1] - sums[0]).norm()) <= 2 * 10 * bound * (1 + 1e-4)
+    # All pull one way: without the clip it would be ten thousand times as much.
+    assert float(clipped[1][30:].sum(0).norm()) == pytest.approx(10 * bound, rel=0.05)
+
+
 def test_draws_are_the_generators() -> None:
     draws = scaled_normal().sample((50_000,))
     assert draws.std(0).tolist() == [pytest.approx(1, rel=0.03), pytest.approx(2, rel=0.03)]
@@ -113,6 +205,11 @@ def test_finite_under_absurd_noise_and_hostile_rows(group_size: int | None) -> N
     rows = torch.cat([torch.randn(100, 2), torch.tensor([[3e38, -3e38], [1e20, 0.0]])])
     density = quick(normal(2), rows, 1e-3, group_size=group_size)
     assert torch.isfinite(density.log_prob(density.sample((100,)))).all()
+
+
+def test_a_generator_that_diverges_says_so() -> None:
+    with pytest.raises(ValueError, match="generator must draw finite numbers"):
+        quick(normal(2), torch.randn(100, 2), generator_learning_rate=1e30)
 
 
 def test_learns_without_noise() -> None:
@@ -158,6 +255,9 @@ def test_seeds() -> None:
         ("critic_learning_rate", 0.0, ValueError),
         ("generator_learning_rate", math.nan, ValueError),
         ("clip", 0.0, ValueError),
+        ("clip", 1e300, ValueError),
+        ("max_grad_norm", 1e-300, ValueError),
+        ("critic_learning_rate", 1e300, ValueError),
         ("max_grad_norm", math.inf, ValueError),
         ("num_density_draws", 1, ValueError),
         ("num_samples", 1, ValueError),

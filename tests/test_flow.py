@@ -92,6 +92,20 @@ def test_finite_and_normalised_under_absurd_noise(epsilon: float, group_size: in
     assert integral(density, (-reach, reach)) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.parametrize("bound", [1e-30, 1e30])
+def test_extreme_rates_and_bounds(bound: float) -> None:
+    density = quick(normal(2), torch.randn(100, 2), learning_rate=bound, max_grad_norm=bound)
+    assert not density.log_prob(torch.randn(50, 2)).isnan().any()
+    with pytest.raises(ValueError, match="epsilon must be large enough for noise that float32 holds"):
+        quick(normal(2), torch.randn(100, 2), 1e-300, delta=1e-60)
+
+
+def test_gradients_are_finite_everywhere(skewed: FlowDensity) -> None:
+    value = torch.tensor([[0.0, 0.0], [1e4, -1e4], [1e15, 1e15]], requires_grad=True)
+    skewed.log_prob(value).sum().backward()
+    assert torch.isfinite(value.grad).all()
+
+
 def test_hostile_rows_do_no_harm() -> None:
     rows = torch.cat([torch.randn(100, 2), torch.tensor([[3e38, -3e38], [1e20, 0.0]])])
     density = quick(normal(2), rows, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -24,6 +25,13 @@ def test_pure_guarantees_add_up() -> None:
     assert GroupGuarantee(0.5, group_size=10).for_group(11) == GroupGuarantee(1.0, 0.0, 11)
     assert GroupGuarantee(math.inf).for_group(3).epsilon == math.inf
     assert GroupGuarantee(0.0).for_group(1000).epsilon == 0
+
+
+def test_fields_are_plain_and_checked() -> None:
+    guarantee = GroupGuarantee(np.float32(0.5), np.float64(0.0), np.int64(3), np.bool_(False))
+    assert repr(guarantee) == "GroupGuarantee(epsilon=0.5, delta=0.0, group_size=3, replaced=False)"
+    with pytest.raises(TypeError, match="replaced must be True or False"):
+        GroupGuarantee(0.5, replaced="yes")
 
 
 @pytest.mark.parametrize("size", [1, 5, 10])

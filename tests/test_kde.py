@@ -105,7 +105,41 @@ def test_gradients_are_the_densitys() -> None:
     assert float(value.grad[0]) == pytest.approx(float(slope), rel=1e-2, abs=1e-3)
 
 
-@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.inf, math.nan, "sheather"])
+@pytest.mark.parametrize("num_dims", [0, 2])
+@pytest.mark.parametrize("bandwidth", [1e-8, 1e-6, 1e-3, 1e3, 1e8])
+def test_extreme_bandwidths(bandwidth: float, num_dims: int) -> None:
+    """Against sums of normals by differences, near the rows and far from them, with a row far off the others."""
+    base: dist.Distribution = dist.Normal(torch.zeros(num_dims, dtype=torch.float64), 1.0).to_event(1)
+    base = base if num_dims else dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
+    rows = base.sample((200,))
+    rows[0] = 50.0
+    density = KDE(base, bandwidth=bandwidth).fit(rows)
+    points = torch.cat([rows[:5] + bandwidth * base.sample((5,)), rows[5:8], base.sample((5,)), 1e3 * rows[:2]])
+    flat, centres = points.reshape(len(points), -1), rows.reshape(200, -1)
+    scale_tril = bandwidth * torch.linalg.cholesky(torch.atleast_2d(centres.T.cov()))
+    kernels = torch.distributions.MultivariateNormal(torch.zeros(flat.shape[1]).double(), scale_tril=scale_tril)
+    expected = torch.logsumexp(kernels.log_prob(flat.unsqueeze(1) - centres), 1) - math.log(200)
+    torch.testing.assert_close(density.log_prob(points), expected, rtol=1e-6, atol=1e-5)
+    value = points.clone().requires_grad_()
+    density.log_prob(value).sum().backward()
+    assert torch.isfinite(value.grad).all()
+    assert torch.isfinite(density.sample((100,))).all()
+
+
+def test_far_and_wide() -> None:
+    """Squares that float64 does not hold are no matter of NaN, and said of a table."""
+    base = dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
+    value = torch.tensor([1e100, -1e200, 1e300], dtype=torch.float64, requires_grad=True)
+    log_density = KDE(base).fit(base.sample((50,))).log_prob(value)
+    log_density.sum().backward()
+    assert not log_density.isnan().any()
+    assert torch.isfinite(value.grad).all()
+    for scale in (1e-200, 1e200, 1e300):
+        with pytest.raises(ValueError, match="by amounts whose squares float64 holds"):
+            KDE(base).fit(scale * base.sample((50,)))
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.inf, math.nan, 1e-200, 9e-9, 1.1e8, 1e300, "sheather"])
 def test_bandwidth_is_checked(bandwidth: float | str) -> None:
     with pytest.raises(ValueError, match="bandwidth must"):
         KDE(dist.Normal(0.0, 1.0), bandwidth=bandwidth)

@@ -322,3 +322,12 @@ def test_all_rows_exchanged_stay_within_the_budget() -> None:
         assert (math.sqrt(2) * num_rows) ** 2 / (2 * noise.column_scale**2) <= zcdp_rho(1.0, 1e-6)
     density = trainer.fit(torch.rand(50))
     assert density.guarantee == GroupGuarantee(1.0, 1e-6, None, replaced=True)
+
+
+def test_gradients_are_zero() -> None:
+    """Also on the edges of cells and of the box, where the density jumps."""
+    value = torch.tensor([[-2.0, -2.0], [3.0, 3.0], [-0.75, 0.1], [0.0, 5.0]], requires_grad=True)
+    log_density = make_density(2).log_prob(value)
+    assert torch.isfinite(log_density[:3]).all()
+    log_density.sum().backward()
+    assert not value.grad.any()

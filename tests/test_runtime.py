@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
-from pyro_mbde._runtime import check_count, check_number, check_seed, seeded, single_thread
+from pyro_mbde._runtime import check_count, check_flag, check_number, check_seed, seeded, single_thread
 
 
 def test_seeded_block_is_reproducible_and_leaves_no_trace() -> None:
@@ -57,3 +59,41 @@ def test_error_messages_have_one_form() -> None:
         check_number("rate", float("nan"), "be below 1", lambda value: value < 1)
     assert check_seed(None) is None
     assert check_seed(0) == 0
+
+
+@pytest.mark.parametrize("kind", [int, np.int8, np.int64, np.uint16])
+def test_whole_numbers_are_pythons_or_numpys(kind: type) -> None:
+    assert type(check_count("size", kind(3))) is int
+    assert type(check_number("rate", kind(3), "be above 0", lambda value: value > 0)) is float
+    with pytest.raises(ValueError, match="size must be at least 4"):
+        check_count("size", kind(3), minimum=4)
+
+
+@pytest.mark.parametrize("kind", [float, Fraction, np.float16, np.float32, np.float64, np.longdouble])
+def test_numbers_are_pythons_or_numpys(kind: type) -> None:
+    number = check_number("rate", kind(0.5), "be above 0", lambda value: value > 0)
+    assert (number, type(number)) == (0.5, float)
+    with pytest.raises(TypeError, match="size must be a whole number"):
+        check_count("size", kind(3.5))
+
+
+@pytest.mark.parametrize("kind", [bool, np.bool_])
+def test_flags_are_pythons_or_numpys(kind: type) -> None:
+    assert check_flag("progress", kind(1)) is True
+    assert check_flag("progress", kind(0)) is False
+    with pytest.raises(TypeError, match="size must be a whole number"):
+        check_count("size", kind(1))
+    with pytest.raises(TypeError, match="rate must be a real number"):
+        check_number("rate", kind(1), "be above 0", lambda value: value > 0)
+
+
+@pytest.mark.parametrize("value", [1, 0, np.int64(1), 1.0, "yes", None])
+def test_nothing_else_is_a_flag(value: object) -> None:
+    with pytest.raises(TypeError, match="progress must be True or False"):
+        check_flag("progress", value)
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), Fraction(10**400, 3)])
+def test_numbers_beyond_all_floats(value: object) -> None:
+    with pytest.raises(ValueError, match="rate must be a number that a float holds"):
+        check_number("rate", value, "be above 0", lambda number: number > 0)

@@ -71,3 +71,12 @@ class TestWeakLearner:
     def test_arguments(self, option: dict[str, object], match: str) -> None:
         with pytest.raises(ValueError, match=match):
             WeakLearner(**option)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("link", ["clamp", "tanh"])
+    def test_the_papers(self, link: str) -> None:
+        learner = WeakLearner.paper(link)
+        assert (learner.hidden_sizes, learner.activation, learner.link) == ((25, 25, 25), "tanh", link)
+        assert (learner.optimizer, learner.learning_rate, learner.num_steps) == ("nesterov", 0.01, 750)
+        assert (learner.batch_size, learner.num_frequencies) == (None, 0)
+        with pytest.raises(ValueError, match="link must be one of"):
+            WeakLearner.paper("none")

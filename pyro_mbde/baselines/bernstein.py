@@ -9,16 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, message, seeded
-from pyro_mbde.baselines.common import box_rows, check_box
+from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_seed, message, seeded
+from pyro_mbde.baselines.box import box_rows, check_box, to_unit
+from pyro_mbde.baselines.common import check_bandwidth
 from pyro_mbde.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.baselines.polynomials import BernsteinDensity, iterate, least_value
-from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
 
 #: Values on the lattice, at most: those of the rule, and those that may be asked for.
 _MOST_BY_RULE, _MOST_VALUES = 50_000, 1_000_000
 #: Largest lattice size of the rule, which would let one dimension have 49,999.
 _LARGEST_BY_RULE = 1000
+#: Scale of noise whose sums, weighted by the binomials of the iterated operator, are still finite.
+_LARGEST_NOISE = 1e280
 #: Order of the iterated operator, whose binomials alternate and cancel.
 _MOST_ITERATIONS = 30
 
@@ -61,7 +64,7 @@ class BernsteinKDE:
         high: upper edge, likewise.
         epsilon: privacy parameter of the whole density, in nats; in (0, inf], ``inf`` for no noise.
         group_size: rows replaced that are protected together, at least 1; ``None`` for all of them, integrally.
-        bandwidth: h, in units of the box's side; finite and above 0.
+        bandwidth: h, in units of the box's side; from 1e-8 to 1e8.
         lattice_size: k, at least 1 and such that there are at most 1,000,000 values; ``None`` for
             :func:`lattice_rule`.
         iterations: order of the iterated Bernstein operator, from 1 to 30.
@@ -100,10 +103,8 @@ class BernsteinKDE:
     ) -> None:
         self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
-        self.group_size = None if group_size is None else check_count("group_size", group_size)
-        self.bandwidth: float | None = check_number(
-            "bandwidth", bandwidth, "be finite and above 0", lambda value: 0 < value < math.inf
-        )
+        self.group_size = None if group_size is None else check_group_size("group_size", group_size)
+        self.bandwidth: float | None = check_bandwidth(bandwidth, "It is in units of the box's side.")
         self.lattice_size = None if lattice_size is None else check_count("lattice_size", lattice_size)
         if self.lattice_size is not None and (self.lattice_size + 1) ** self._num_dims > _MOST_VALUES:
             raise ValueError(message("lattice_size", f"give at most {_MOST_VALUES:,} values", lattice_size))
@@ -196,12 +197,12 @@ class BernsteinKDE:
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
+                epsilon is too small for noise that floats hold.
         """
         with seeded(self.seed), torch.no_grad():
             rows = box_rows(data, self.low, self.high)
-            low, high = self.low.double(), self.high.double()
-            unit = ((rows.double() - low) / (high - low)).clamp(0, 1).reshape(len(rows), -1)
+            unit = to_unit(rows.double().reshape(len(rows), -1), self.low, self.high)
             bandwidth = cross_validate(unit, self.progress) if self.bandwidth is None else self.bandwidth
             size = self.lattice_size
             if size is None:
@@ -212,6 +213,8 @@ class BernsteinKDE:
                     lambda lattice_size: self.noise_scale(len(rows), bandwidth, lattice_size),
                 )
             scale = self.noise_scale(len(rows), bandwidth, size)
+            if scale > _LARGEST_NOISE:
+                raise ValueError(message("epsilon", "be large enough for noise that floats hold", self.epsilon))
             coefficients = iterate(self._add_noise(lattice_values(unit, bandwidth, size), scale), self.iterations)
             # From here on the table is not looked at.
             if self._as_published:

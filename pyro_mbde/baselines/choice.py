@@ -47,6 +47,13 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
         rho: above 0; ``inf`` for no noise.
         num_dims: d, at least 1.
 
+    Returns:
+        The noise.
+
+    Raises:
+        TypeError: ``rho`` is no number.
+        ValueError: it is not above 0.
+
     References:
         Bun, Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds. 2016.
         Propositions 1.6 and 1.7.
@@ -76,6 +83,9 @@ def choose_pairs(bins: Tensor, columns: list[Tensor], noise: Noise) -> list[Pair
         bins: of the rows, shape ``(n, d)``.
         columns: noisy counts of each column's bins.
         noise: says at what epsilon a choice is made.
+
+    Returns:
+        d - 1 pairs.
     """
     num_dims = bins.shape[1]
     if num_dims <= 2:

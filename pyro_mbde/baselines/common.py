@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import warnings
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
+from torch.distributions import Distribution
 
-from pyro_mbde._runtime import message
-from pyro_mbde.base import ClosedUniform
+from pyro_mbde._runtime import check_count, check_number, message
+from pyro_mbde.base import prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
-from pyro_mbde.training.data import to_rows
 
 _Shape = torch.Size | list[int] | tuple[int, ...]
 _expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
@@ -27,6 +28,9 @@ def require(module: str) -> ModuleType:
 
     Args:
         module: dotted name, such as ``scipy.stats``.
+
+    Returns:
+        The module.
 
     Raises:
         ImportError: it is not installed; the message says which command installs it.
@@ -97,7 +101,11 @@ class FittedDensity(TorchDistribution):
         """Draws from torch's global generator, float64 of shape ``(num_draws, d)``."""
 
     def expand(self, batch_shape: _Shape, _instance: object = None) -> TorchDistribution:
-        """Returns a view with a batch shape."""
+        """Returns a view with a batch shape.
+
+        Args:
+            batch_shape: the new batch shape, in front of the event shape.
+        """
         expanded: TorchDistribution = _expanded(self, torch.Size(batch_shape))
         return expanded
 
@@ -134,48 +142,65 @@ class FittedDensity(TorchDistribution):
         return torch.where(inside, log_density, -torch.inf).reshape(shape)
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
-        """Returns draws from torch's global generator, of shape ``sample_shape + event_shape``."""
+        """Returns draws from torch's global generator.
+
+        Privacy:
+            Covered by :attr:`guarantee`, however many there are.
+
+        Args:
+            sample_shape: of the draws.
+
+        Returns:
+            Tensor of shape ``sample_shape + event_shape`` in the density's dtype.
+        """
         shape = self._extended_shape(torch.Size(sample_shape))
         num_draws = torch.Size(sample_shape).numel()
         with torch.no_grad():
             return self._draw(num_draws).to(self.dtype).reshape(shape)
 
 
-def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
-    """The edges as two tensors of one shape and dtype."""
-    edges = []
-    for name, edge in (("low", low), ("high", high)):
-        if isinstance(edge, bool) or not isinstance(edge, int | float | Tensor):
-            raise TypeError(message(name, "be a number or a tensor", edge))
-        tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge))
-        edges.append(tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype()))
-    dtype = torch.promote_types(edges[0].dtype, edges[1].dtype)
-    broadcast: Any = torch.broadcast_tensors  # torch leaves it unannotated
-    try:
-        lower, upper = (edge.to(dtype).clone() for edge in broadcast(*edges))
-    except RuntimeError as error:
-        raise ValueError(message("high", "have the shape of low", tuple(edges[1].shape))) from error
-    if lower.dim() > 1 or not lower.numel():
-        raise ValueError(message("low", "have shape () or (d,)", tuple(lower.shape)))
-    if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
-        raise ValueError(message("high", "be above low, both finite", high))
-    return lower, upper
-
-
-def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
-    """Returns the table as rows of the shape of a box; those outside are left where they are, to be moved.
+def continuous_base(base: Distribution) -> Distribution:
+    """Returns the base as the densities here use it, or raises if it is of counts.
 
     Args:
-        data: as of :func:`~pyro_mbde.training.data.to_rows`; 10,000 rows are drawn of a distribution.
-        low: lower edges.
-        high: upper edges.
+        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
+
+    Raises:
+        TypeError: it is no distribution.
+        ValueError: it is discrete, or :func:`~pyro_mbde.base.prepare_base` refuses it.
     """
-    edges: Any = ClosedUniform  # Pyro leaves it unannotated
-    box = edges(low, high)
-    with warnings.catch_warnings():
-        # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
-        warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
-        return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)
+    prepared = prepare_base(base)
+    support: Any = prepared.support
+    if support.is_discrete:
+        raise ValueError(message("base", "be continuous", base))
+    return prepared
+
+
+def check_positive(name: str, value: Any) -> float:
+    """Returns ``value`` as a float, or raises if it is no finite number above 0."""
+    return check_number(name, value, "be finite and above 0", lambda number: 0 < number < math.inf)
+
+
+def check_scale(name: str, value: Any, remedy: str = "") -> float:
+    """Returns ``value`` as a float, or raises if it is no number from 1e-30 to 1e30, well within what float32 holds."""
+    return check_number(name, value, "be from 1e-30 to 1e30", lambda number: 1e-30 <= number <= 1e30, remedy=remedy)
+
+
+def check_bandwidth(value: Any, remedy: str) -> float:
+    """Returns a relative bandwidth as a float, or raises if it is no number from 1e-8 to 1e8.
+
+    Below, kernels are narrower than float64 tells points apart. Above, draws leave what float32 holds.
+    """
+    return check_number("bandwidth", value, "be from 1e-8 to 1e8", lambda number: 1e-8 <= number <= 1e8, remedy=remedy)
+
+
+def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
+    """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        raise TypeError(message(name, "be a sequence of whole numbers", sizes))
+    if not sizes:
+        raise ValueError(message(name, "name at least one layer", sizes))
+    return tuple(check_count(name, size) for size in sizes)
 
 
 def added_or_left_out(group_size: int | None, num_rows: int) -> int:
@@ -186,6 +211,10 @@ def added_or_left_out(group_size: int | None, num_rows: int) -> int:
     Args:
         group_size: rows added or left out; ``None`` for all rows exchanged, their number being public.
         num_rows: n.
+
+    Example:
+        >>> added_or_left_out(3, 1000), added_or_left_out(None, 1000)
+        (3, 2000)
     """
     return 2 * num_rows if group_size is None else group_size
 
@@ -197,5 +226,9 @@ def group_guarantee(epsilon: float, delta: float, group_size: int | None) -> Gro
         epsilon: of the group, in nats.
         delta: of the group.
         group_size: as of :func:`added_or_left_out`.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
     """
     return GroupGuarantee(epsilon, delta, group_size, replaced=group_size is None)

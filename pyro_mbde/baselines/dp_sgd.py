@@ -6,18 +6,16 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
-from pyro_mbde.base import prepare_base
-from pyro_mbde.baselines.common import added_or_left_out, group_guarantee, require
+from pyro_mbde.baselines.common import added_or_left_out, check_scale, group_guarantee, require
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
 
@@ -27,6 +25,9 @@ _LARGE_ORDERS = (72, 88, 112, 144, 192, 256, 352, 512, 720, 1024)
 _TOLERANCE = 0.005
 #: Epsilons of one row that Opacus is asked for: outside, its bisection meets the end of a float's precision.
 _SMALLEST, _LARGEST = 1e-6, 1e6
+
+#: Deviation of noise, at most, in weights of float32.
+_LARGEST_NOISE = 1e30
 
 
 def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate: float, num_steps: int) -> float:
@@ -137,7 +138,7 @@ class PrivateTraining:
         group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged.
         num_steps: private gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1; a table of fewer rows is taken whole.
-        max_grad_norm: norm that an example's gradient is clipped to, above 0.
+        max_grad_norm: norm that an example's gradient is clipped to, from 1e-30 to 1e30.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -157,23 +158,39 @@ class PrivateTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges."""
-        check_epsilon(self.epsilon)
-        check_number("delta", self.delta, "be in (0, 1)", lambda value: 0 < value < 1)
-        if self.group_size is not None:
-            check_count("group_size", self.group_size, remedy="Pass None for all rows.")
-        check_count("num_steps", self.num_steps)
-        check_count("batch_size", self.batch_size)
-        check_number("max_grad_norm", self.max_grad_norm, "be finite and above 0", lambda value: 0 < value < math.inf)
+        size = None if self.group_size is None else check_group_size("group_size", self.group_size)
+        checked = {
+            "epsilon": check_epsilon(self.epsilon),
+            "delta": check_number("delta", self.delta, "be in (0, 1)", lambda value: 0 < value < 1),
+            "group_size": size,
+            "num_steps": check_count("num_steps", self.num_steps),
+            "batch_size": check_count("batch_size", self.batch_size),
+            "max_grad_norm": check_scale("max_grad_norm", self.max_grad_norm),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def guarantee(self) -> GroupGuarantee:
         """Returns the guarantee of what is trained on a table."""
         return group_guarantee(self.epsilon, self.delta, self.group_size)
 
     def start(self, module: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> PrivateSteps:
-        """Returns the steps on a table, at the noise that the guarantee needs."""
+        """Returns the steps on a table, at the noise that the guarantee needs.
+
+        Args:
+            module: what is trained.
+            optimizer: of its parameters.
+            rows: the table, shape ``(n, d)``.
+
+        Raises:
+            ImportError: Opacus is not installed.
+            ValueError: epsilon is too small for noise that float32 holds.
+        """
         size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
+        if noise * self.max_grad_norm > _LARGEST_NOISE:
+            raise ValueError(message("epsilon", "be large enough for noise that float32 holds", self.epsilon))
         return PrivateSteps(
             module,
             optimizer,
@@ -283,27 +300,13 @@ class PrivateSteps:
 
         Args:
             delta: of one row, in (0, 1).
+
+        Raises:
+            TypeError: ``delta`` is no number.
+            ValueError: it is out of its range.
         """
         delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         if self.noise_multiplier == 0:
             return math.inf
         with _quiet_orders():
             return max(float(self.accountant.get_epsilon(delta, alphas=_orders())), 0.0)
-
-
-def continuous_base(base: Distribution) -> Distribution:
-    """Returns the base as the densities here use it, or raises if it is of counts."""
-    prepared = prepare_base(base)
-    support: Any = prepared.support
-    if support.is_discrete:
-        raise ValueError(message("base", "be continuous", base))
-    return prepared
-
-
-def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-        raise TypeError(message(name, "be a sequence of whole numbers", sizes))
-    if not sizes:
-        raise ValueError(message(name, "name at least one layer", sizes))
-    return tuple(check_count(name, size) for size in sizes)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, check_flag, check_number, check_seed, seeded, single_thread, with_gradients
+from pyro_mbde._runtime import check_count
 from pyro_mbde.base import base_spread, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
-from pyro_mbde.baselines.dp_sgd import PrivateTraining, check_sizes, continuous_base
+from pyro_mbde.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
+from pyro_mbde.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.baselines.kde import KDEDensity
+from pyro_mbde.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
-from pyro_mbde.training.data import to_network_rows
 
 #: Smallest bandwidth, in units of the base's spread, for a generator that always draws the same.
 _SMALLEST_BANDWIDTH = 1e-3
 
 
-class DPGAN:
+class DPGAN(PrivateTrainer["GeneratorDensity"]):
     r"""A Wasserstein generative adversarial network whose critic is trained by private gradient descent.
 
     The critic f, a small network with weights in [-c, c], and the generator G play
@@ -57,10 +55,10 @@ class DPGAN:
         latent_dim: dimensions of z, at least 1.
         critic_sizes: widths of the critic's hidden layers.
         generator_sizes: widths of the generator's hidden layers.
-        critic_learning_rate: of the critic's RMSprop, at the start, above 0.
-        generator_learning_rate: of the generator's RMSprop, at the start, above 0.
-        clip: c, above 0.
-        max_grad_norm: norm that a pair's gradient is clipped to, above 0.
+        critic_learning_rate: of the critic's RMSprop, at the start, from 1e-30 to 1e30.
+        generator_learning_rate: of the generator's RMSprop, at the start, from 1e-30 to 1e30.
+        clip: c, from 1e-30 to 1e30.
+        max_grad_norm: norm that a pair's gradient is clipped to, from 1e-30 to 1e30.
         num_density_draws: draws of the generator that ``log_prob`` is estimated from, at least 2.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -85,6 +83,8 @@ class DPGAN:
         torch.Size([3, 2])
     """
 
+    _description = "private GAN"
+
     def __init__(
         self,
         base: Distribution,
@@ -107,66 +107,27 @@ class DPGAN:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        def positive(name: str, value: float) -> float:
-            return check_number(name, value, "be finite and above 0", lambda number: 0 < number < math.inf)
-
-        self.base_dist = continuous_base(base)
-        self.training = PrivateTraining(epsilon, delta, group_size, num_steps, batch_size, max_grad_norm)
+        training = PrivateTraining(epsilon, delta, group_size, num_steps, batch_size, max_grad_norm)
+        super().__init__(base, training, num_samples=num_samples, seed=seed, progress=progress)
         self.critic_steps = check_count("critic_steps", critic_steps)
         self.latent_dim = check_count("latent_dim", latent_dim)
         self.critic_sizes = check_sizes("critic_sizes", critic_sizes)
         self.generator_sizes = check_sizes("generator_sizes", generator_sizes)
-        self.critic_learning_rate = positive("critic_learning_rate", critic_learning_rate)
-        self.generator_learning_rate = positive("generator_learning_rate", generator_learning_rate)
-        self.clip = positive("clip", clip)
+        self.critic_learning_rate = check_scale("critic_learning_rate", critic_learning_rate)
+        self.generator_learning_rate = check_scale("generator_learning_rate", generator_learning_rate)
+        self.clip = check_scale("clip", clip)
         self.num_density_draws = check_count("num_density_draws", num_density_draws, minimum=2)
-        self.num_samples = check_count("num_samples", num_samples, minimum=2)
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
-        #: Opacus's accountant after the last fit; None before. It tells of one row, and by its default orders more
-        #: than is spent where that is below about 0.4.
-        self.accountant: Any = None
 
-    def fit(self, data: Any) -> GeneratorDensity:
-        """Trains the generator on a table.
-
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw ``num_samples`` rows from.
-
-        Returns:
-            The density.
-
-        Raises:
-            ImportError: Opacus is not installed.
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
-        """
-        num_steps = self.training.num_steps
-        bar = tqdm(total=num_steps, desc="private GAN", unit="step", disable=not self.progress)
-        with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_network_rows(data, self.base_dist, self.num_samples)
-            loc, scale = (part.to(rows) for part in base_spread(self.base_dist))
-            rows = (rows - loc) / scale
-            generator = _network(self.latent_dim, self.generator_sizes, rows.shape[1]).to(rows)
-            self._train(rows, generator, bar)
-            return GeneratorDensity(
-                self.base_dist,
-                generator.requires_grad_(False).eval(),
-                self.training.guarantee(),
-                num_density_draws=self.num_density_draws,
-            )
-
-    def _train(self, rows: Tensor, generator: nn.Sequential, bar: tqdm[Any]) -> None:
+    def _train(self, rows: Tensor, on_step: Callable[[], object]) -> GeneratorDensity:
+        generator = _network(self.latent_dim, self.generator_sizes, rows.shape[1]).to(rows)
         critic = _network(rows.shape[1], self.critic_sizes, 1).to(rows)
         weights = list(critic.parameters())
         critic_optimizer = torch.optim.RMSprop(weights, lr=self.critic_learning_rate)
         generator_optimizer = torch.optim.RMSprop(generator.parameters(), lr=self.generator_learning_rate)
         steps = self.training.start(critic, critic_optimizer, rows)
-        for index in range(1, self.training.num_steps + 1):
-            decay = (1 + math.cos(math.pi * (index - 1) / self.training.num_steps)) / 2
-            critic_optimizer.param_groups[0]["lr"] = decay * self.critic_learning_rate
-            generator_optimizer.param_groups[0]["lr"] = decay * self.generator_learning_rate
+        for index in range(self.training.num_steps):
+            critic_optimizer.param_groups[0]["lr"] = self._decay(index) * self.critic_learning_rate
+            generator_optimizer.param_groups[0]["lr"] = self._decay(index) * self.generator_learning_rate
             real = steps.sample()
             with torch.no_grad():
                 drawn = generator(torch.randn(len(real), self.latent_dim).to(rows))
@@ -174,14 +135,20 @@ class DPGAN:
             with torch.no_grad():
                 for weight in weights:
                     weight.clamp_(-self.clip, self.clip)
-            if index % self.critic_steps == 0:
+            if (index + 1) % self.critic_steps == 0:
                 with steps.public():
                     scores = critic(generator(torch.randn(self.training.batch_size, self.latent_dim).to(rows)))
                     generator_optimizer.zero_grad()
                     torch.autograd.backward(-scores.mean(), inputs=list(generator.parameters()))
                     generator_optimizer.step()
-            bar.update()
+            on_step()
         self.accountant = steps.accountant
+        return GeneratorDensity(
+            self.base_dist,
+            generator.requires_grad_(False).eval(),
+            self.training.guarantee(),
+            num_density_draws=self.num_density_draws,
+        )
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -205,6 +172,10 @@ class GeneratorDensity(FittedDensity):
         generator: maps standard normals of shape ``(n, latent_dim)`` to ``(n, d)``.
         guarantee: of the generator.
         num_density_draws: m, at least 2.
+
+    Raises:
+        TypeError: ``num_density_draws`` is no whole number.
+        ValueError: it is below 2, or the generator's draws are not finite.
 
     References:
         Goodfellow, Pouget-Abadie, Mirza, Xu, Warde-Farley, Ozair, Courville, Bengio. Generative Adversarial Nets. 2014.
@@ -230,6 +201,8 @@ class GeneratorDensity(FittedDensity):
         scott = centres.std(0) * num_density_draws ** (-1 / (centres.shape[1] + 4))
         #: Of the kernels, shape ``(d,)``.
         self.bandwidth: Tensor = scott.maximum(_SMALLEST_BANDWIDTH * self._spread.scale)
+        if not bool(torch.isfinite(self.bandwidth).all()):
+            raise ValueError("generator must draw finite numbers, got infinite ones. Lower generator_learning_rate.")
         self._kernels = KDEDensity(centres, self.bandwidth.square().diag(), interior.double())
 
     def _log_density(self, rows: Tensor) -> Tensor:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, check_flag, check_number, check_seed, seeded, single_thread, with_gradients
+from pyro_mbde._runtime import check_count
 from pyro_mbde.base import base_spread, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
-from pyro_mbde.baselines.dp_sgd import PrivateTraining, check_sizes, continuous_base
+from pyro_mbde.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
+from pyro_mbde.baselines.dp_sgd import PrivateTraining
+from pyro_mbde.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
-from pyro_mbde.training.data import to_network_rows
 
 #: Conditioners see nothing further out, in units of the base's spread: past it they hardly change, and stay finite.
 _FARTHEST = 100.0
@@ -25,7 +24,7 @@ _FARTHEST = 100.0
 _MAX_LOG_SCALE = 1.0
 
 
-class DPFlow:
+class DPFlow(PrivateTrainer["FlowDensity"]):
     r"""A real-valued non-volume-preserving flow (RealNVP), trained by private gradient descent.
 
     The flow carries the table, standardised by the base's public spread, to a standard normal by affine couplings:
@@ -51,9 +50,10 @@ class DPFlow:
         hidden_sizes: widths of the hidden layers of a coupling's network.
         num_steps: gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1.
-        learning_rate: of Adam, at the start, above 0.
-        max_grad_norm: norm that a row's gradient is clipped to, above 0. Gradients of a standardised log-density have
-            norms of 10 to 40; far smaller bounds favour the rows in the middle, and the density comes out too narrow.
+        learning_rate: of Adam, at the start, from 1e-30 to 1e30.
+        max_grad_norm: norm that a row's gradient is clipped to, from 1e-30 to 1e30. Gradients of a standardised
+            log-density have norms of 10 to 40; far smaller bounds favour the rows in the middle, and the density comes
+            out too narrow.
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
@@ -77,6 +77,8 @@ class DPFlow:
         torch.Size([3])
     """
 
+    _description = "private flow"
+
     def __init__(
         self,
         base: Distribution,
@@ -94,51 +96,22 @@ class DPFlow:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = continuous_base(base)
-        self.training = PrivateTraining(epsilon, delta, group_size, num_steps, batch_size, max_grad_norm)
+        training = PrivateTraining(epsilon, delta, group_size, num_steps, batch_size, max_grad_norm)
+        super().__init__(base, training, num_samples=num_samples, seed=seed, progress=progress)
         self.num_layers = check_count("num_layers", num_layers)
         self.hidden_sizes = check_sizes("hidden_sizes", hidden_sizes)
-        self.learning_rate = check_number(
-            "learning_rate", learning_rate, "be finite and above 0", lambda value: 0 < value < math.inf
-        )
-        self.num_samples = check_count("num_samples", num_samples, minimum=2)
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
-        #: Opacus's accountant after the last fit; None before. It tells of one row, and by its default orders more
-        #: than is spent where that is below about 0.4.
-        self.accountant: Any = None
+        self.learning_rate = check_scale("learning_rate", learning_rate)
 
-    def fit(self, data: Any) -> FlowDensity:
-        """Trains the flow on a table.
-
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw ``num_samples`` rows from.
-
-        Returns:
-            The density.
-
-        Raises:
-            ImportError: Opacus is not installed.
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
-        """
-        num_steps = self.training.num_steps
-        bar = tqdm(total=num_steps, desc="private flow", unit="step", disable=not self.progress)
-        with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_network_rows(data, self.base_dist, self.num_samples)
-            loc, scale = (part.to(rows) for part in base_spread(self.base_dist))
-            rows = (rows - loc) / scale
-            flow = RealNVP(rows.shape[1], self.num_layers, self.hidden_sizes).to(rows)
-            optimizer = torch.optim.Adam(flow.parameters(), lr=self.learning_rate)
-            steps = self.training.start(flow, optimizer, rows)
-            for index in range(num_steps):
-                optimizer.param_groups[0]["lr"] = self.learning_rate * (1 + math.cos(math.pi * index / num_steps)) / 2
-                steps.step(steps.sample(), torch.neg)
-                bar.update()
-            self.accountant = steps.accountant
-            trained = cast("RealNVP", steps.result())
-            return FlowDensity(self.base_dist, trained, self.training.guarantee())
+    def _train(self, rows: Tensor, on_step: Callable[[], object]) -> FlowDensity:
+        flow = RealNVP(rows.shape[1], self.num_layers, self.hidden_sizes).to(rows)
+        optimizer = torch.optim.Adam(flow.parameters(), lr=self.learning_rate)
+        steps = self.training.start(flow, optimizer, rows)
+        for index in range(self.training.num_steps):
+            optimizer.param_groups[0]["lr"] = self._decay(index) * self.learning_rate
+            steps.step(steps.sample(), torch.neg)
+            on_step()
+        self.accountant = steps.accountant
+        return FlowDensity(self.base_dist, cast("RealNVP", steps.result()), self.training.guarantee())
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_choice, check_flag, check_number, check_seed, message, seeded
-from pyro_mbde.base import prepare_base, reference_draws
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon, require
+from pyro_mbde._runtime import check_choice, check_flag, check_seed, seeded
+from pyro_mbde.base import reference_draws
+from pyro_mbde.baselines.common import FittedDensity, check_bandwidth, continuous_base, describe_epsilon, require
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -21,6 +22,10 @@ RULES = ("scott", "silverman")
 _NUM_HELD = 2**18
 #: Below it a sum of kernels may have lost some of them to underflow.
 _UNDERFLOW = 1e-280
+#: Half of a whitened row's square, above which differences of such halves have lost too many digits.
+_LARGEST_HALF = 1e8
+#: Whitened points have their density here at the farthest: their squares would overflow.
+_FARTHEST = 1e140
 
 
 class KDEDensity(FittedDensity):
@@ -46,6 +51,7 @@ class KDEDensity(FittedDensity):
         self._centre = rows.mean(0)
         self._centres = self._whiten(rows)
         halves = self._centres.square().sum(1, keepdim=True) / 2
+        self._cancels = bool(halves.max() > _LARGEST_HALF)
         self._factors = torch.cat([self._centres, torch.ones_like(halves), -halves], 1).T.contiguous()
         log_determinant = float(self._scale_tril.diagonal().log().sum())
         self._log_constant = -log_determinant - rows.shape[1] / 2 * math.log(2 * math.pi) - math.log(len(rows))
@@ -56,17 +62,23 @@ class KDEDensity(FittedDensity):
         whitened: Tensor = torch.linalg.solve_triangular(self._scale_tril, (rows - self._centre).T, upper=False)
         return whitened.T.contiguous()
 
-    def _log_density(self, rows: Tensor) -> Tensor:
-        points = self._whiten(rows)
+    def _exponents(self, points: Tensor) -> Tensor:
+        """-|x - y|^2 / 2 for whitened points x and rows y, shape ``(len(points), n)``."""
+        if self._cancels:
+            distances = torch.cdist(points, self._centres, compute_mode="donot_use_mm_for_euclid_dist")
+            return distances.square() / -2
         halves = points.square().sum(1, keepdim=True) / 2
-        # -|x - y|^2 / 2 = x.y - |x|^2 / 2 - |y|^2 / 2, as one product of (x, -|x|^2 / 2, 1) and (y, 1, -|y|^2 / 2).
-        factors = torch.cat([points, -halves, torch.ones_like(halves)], 1)
+        # x.y - |x|^2 / 2 - |y|^2 / 2, as one product of (x, -|x|^2 / 2, 1) and (y, 1, -|y|^2 / 2).
+        return torch.cat([points, -halves, torch.ones_like(halves)], 1) @ self._factors
+
+    def _log_density(self, rows: Tensor) -> Tensor:
+        points = self._whiten(rows).clamp(-_FARTHEST, _FARTHEST)
         count = max(1, _NUM_HELD // len(self._centres))
-        sums = torch.cat([(part @ self._factors).exp_().sum(1) for part in torch.split(factors, count)])
+        sums = torch.cat([self._exponents(part).exp_().sum(1) for part in torch.split(points, count)])
         small = sums < _UNDERFLOW
         log_sums = torch.where(small, 1.0, sums).log()
         if bool(small.any()):
-            far = [torch.logsumexp(part @ self._factors, 1) for part in torch.split(factors[small], count)]
+            far = [torch.logsumexp(self._exponents(part), 1) for part in torch.split(points[small], count)]
             log_sums = log_sums.masked_scatter(small, torch.cat(far))
         return self._log_constant + log_sums
 
@@ -92,9 +104,9 @@ class KDE:
     Args:
         base: a continuous distribution with the event shape of the rows; used to check them, and for their dtype. The
             estimate does not know the edges of its support.
-        bandwidth: the factor: ``scott`` (n^(-1/(d+4))), ``silverman``, or a number above 0.
+        bandwidth: the factor: ``scott`` (n^(-1/(d+4))), ``silverman``, or a number from 1e-8 to 1e8.
         seed: of draws of ``data``, where that is a distribution.
-        progress: unused, there is nothing to wait for.
+        progress: accepted as by every trainer; there is nothing to wait for, so that no bar is shown either way.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -121,14 +133,11 @@ class KDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
-        support: Any = self.base_dist.support
-        if support.is_discrete:
-            raise ValueError(message("base", "be continuous", base))
+        self.base_dist = continuous_base(base)
         self.bandwidth: float | str = (
             check_choice("bandwidth", bandwidth, RULES)
             if isinstance(bandwidth, str)
-            else check_number("bandwidth", bandwidth, "be finite and above 0", lambda value: 0 < value < math.inf)
+            else check_bandwidth(bandwidth, "It is a factor of the rows' deviations.")
         )
         self.seed = check_seed(seed)
         self.progress = check_flag("progress", progress)
@@ -137,12 +146,17 @@ class KDE:
         """Fits the estimate to a table.
 
         Args:
-            data: as for the library's trainers; of a Distribution, 10,000 rows are drawn.
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw 10,000 rows from.
+
+        Returns:
+            The density, which holds the table.
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, too few rows, values that are NaN or infinite, or no more
-                dimensions than it varies in.
+            ValueError: ``data`` has the wrong shape, too few rows, values that are NaN or infinite, or columns that
+                do not vary, all others given.
+            ImportError: SciPy is not installed.
         """
         stats = require("scipy.stats")
         with seeded(self.seed):
@@ -152,11 +166,13 @@ class KDE:
         if len(flat) <= flat.shape[1]:
             raise ValueError(f"data must have more rows than columns, got no more. {remedy}")
         try:
-            estimate = stats.gaussian_kde(flat.T.numpy(), bw_method=self.bandwidth)
+            with np.errstate(all="ignore"):
+                estimate = stats.gaussian_kde(flat.T.numpy(), bw_method=self.bandwidth)
             covariance = torch.from_numpy(estimate.covariance).double()
             return KDEDensity(flat, covariance, reference_draws(self.base_dist)[0])
         except (ArithmeticError, ValueError, RuntimeError) as error:  # each library's own error of a singular matrix
-            raise ValueError(f"data must vary in every direction, got columns that do not. {remedy}") from error
+            constraint = "vary in every direction, by amounts whose squares float64 holds"
+            raise ValueError(f"data must {constraint}, got columns that do not. {remedy}") from error
 
     def __repr__(self) -> str:
         """Shows the settings."""

@@ -14,8 +14,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, check_seed, seeded
+from pyro_mbde.baselines.box import box_rows, check_box
 from pyro_mbde.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
-from pyro_mbde.baselines.common import added_or_left_out, box_rows, check_box, group_guarantee, require
+from pyro_mbde.baselines.common import added_or_left_out, group_guarantee, require
 from pyro_mbde.baselines.tree import MSTDensity, Pair, bins_of, directed
 from pyro_mbde.privacy.group import check_group_size
 from pyro_mbde.privacy.zcdp import zcdp_rho

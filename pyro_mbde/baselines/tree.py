@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from pyro.distributions import constraints
 from torch import Tensor
 
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
+from pyro_mbde.baselines.box import BoxDensity, to_unit
+from pyro_mbde.baselines.common import describe_epsilon
 from pyro_mbde.privacy.group import GroupGuarantee
 
 Pair = tuple[int, int]
 
 
-class MSTDensity(FittedDensity):
+class MSTDensity(BoxDensity):
     r"""A tree-shaped Markov random field over bins, uniform inside each cell.
 
     With b the bins of a point, r the column at the root, E the edges from parents to children and u the share of the
@@ -25,7 +24,8 @@ class MSTDensity(FittedDensity):
         q(x) = \frac{1}{\mathrm{volume}} \Bigl( u + (1 - u) \prod_j k \cdot
         P(b_r) \prod_{(i, j) \in E} P(b_j \mid b_i) \Bigr) ,
 
-    k being the number of bins of each of the columns j. Draws and log-densities are exact.
+    k being the number of bins of each of the columns j. Draws and log-densities are exact. The gradient is 0, also on
+    the edges of cells, where the density jumps.
 
     Args:
         low: lower edges of the box, shape () or (d,).
@@ -48,17 +48,11 @@ class MSTDensity(FittedDensity):
         uniform_share: float,
         guarantee: GroupGuarantee,
     ) -> None:
-        self.low, self.high, self.edges = low, high, edges
+        self.edges = edges
         self.uniform_share = uniform_share
         self._root = _normalize(root)
         self._conditionals = tuple(_normalize(table) for table in tables)
-        self._log_volume = float((high.double() - low.double()).log().sum())
-        interval: Any = constraints.interval  # torch leaves it and its kin unannotated
-        support = interval(low, high)
-        if low.dim():
-            independent: Any = constraints.independent
-            support = independent(support, 1)
-        super().__init__(support, (low + high) / 2, guarantee)
+        super().__init__(low, high, guarantee)
 
     @property
     def num_bins(self) -> int:
@@ -84,7 +78,8 @@ class MSTDensity(FittedDensity):
         if self.uniform_share:
             share = log_cells.new_tensor(self.uniform_share)
             log_cells = torch.logaddexp(torch.log1p(-share) + log_cells, share.log())
-        return log_cells - self._log_volume
+        # Where it is constant its gradient is 0: said, so that what differentiates densities takes this one too.
+        return log_cells - self._log_volume + (0.0 * rows).sum(1)
 
     def _draw(self, num_draws: int) -> Tensor:
         size = self.num_bins
@@ -96,9 +91,7 @@ class MSTDensity(FittedDensity):
                 bins[:, child] = torch.multinomial(table[bins[:, parent]], 1).squeeze(1)
         uniform = torch.rand(num_draws, 1, dtype=torch.float64) < self.uniform_share
         bins = torch.where(uniform, torch.randint(size, bins.shape), bins)
-        unit = (bins + torch.rand(bins.shape, dtype=torch.float64)) / size
-        low, high = self.low.double(), self.high.double()
-        return torch.minimum(torch.maximum(low + (high - low) * unit, low), high)
+        return self._from_unit((bins + torch.rand(bins.shape, dtype=torch.float64)) / size)
 
     def __repr__(self) -> str:
         """Shows the guarantee and public numbers."""
@@ -124,8 +117,7 @@ def bins_of(rows: Tensor, low: Tensor, high: Tensor, num_bins: int) -> Tensor:
         >>> bins_of(torch.tensor([[-1.0], [0.3], [1.0]]), torch.tensor(0.0), torch.tensor(1.0), 4).flatten()
         tensor([0, 1, 3])
     """
-    unit = (rows - low.to(rows)) / (high.to(rows) - low.to(rows))
-    return (unit.clamp(0, 1) * num_bins).long().clamp(max=num_bins - 1)  # far rows would overflow a whole number
+    return (to_unit(rows, low, high) * num_bins).long().clamp(max=num_bins - 1)
 
 
 def directed(pairs: list[Pair], num_dims: int) -> tuple[Pair, ...]:

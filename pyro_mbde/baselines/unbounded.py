@@ -14,15 +14,14 @@ from tqdm import tqdm
 from pyro_mbde._runtime import (
     check_count,
     check_flag,
-    check_number,
     check_seed,
     message,
     seeded,
     single_thread,
     with_gradients,
 )
-from pyro_mbde.base import base_spread, prepare_base, reference_draws, support_of
-from pyro_mbde.baselines.common import FittedDensity, describe_epsilon
+from pyro_mbde.base import base_spread, reference_draws, support_of
+from pyro_mbde.baselines.common import FittedDensity, check_positive, continuous_base, describe_epsilon
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.statistics import BoundedClassifiers
@@ -69,6 +68,9 @@ class UnboundedDensity(FittedDensity):
         natural_params: theta, shape ``(T,)``.
         box: lower and upper edge of the cube.
         rows: the table, at which the range of the log-ratio is measured too, shape ``(n, d)``.
+
+    Raises:
+        ValueError: the box does not hold nearly all of the base.
     """
 
     def __init__(
@@ -104,7 +106,14 @@ class UnboundedDensity(FittedDensity):
         return self._range
 
     def tilt(self, rows: Tensor) -> Tensor:
-        """Returns the sum of the logits, weighted by theta: the log-ratio to the base but for a constant; ``(n,)``."""
+        """Returns the sum of the logits, weighted by theta: the log-ratio to the base but for a constant.
+
+        Args:
+            rows: shape ``(n, d)``.
+
+        Returns:
+            Tensor of shape ``(n,)``, float64.
+        """
         logits = [self.networks.logits(part.to(self.networks.loc)) for part in torch.split(rows, _CHUNK)]
         tilts: Tensor = torch.cat(logits).double() @ self.natural_params
         return tilts
@@ -194,14 +203,13 @@ class UnboundedMBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
-        support: Any = self.base_dist.support
-        if support.is_discrete or max(self.base_dist.event_shape.numel(), 1) > 2:
-            raise ValueError(message("base", "be continuous, of one or two dimensions", base))
-        self.epsilon = check_number("epsilon", epsilon, "be finite and above 0", lambda value: 0 < value < math.inf)
+        self.base_dist = continuous_base(base)
+        if self.base_dist.event_shape.numel() > 2:
+            raise ValueError(message("base", "be of one or two dimensions", base))
+        self.epsilon = check_positive("epsilon", epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.box = _check_cube(box)
-        self.weak_learner = _PAPER if weak_learner is None else weak_learner
+        self.weak_learner = WeakLearner.paper() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
             raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
@@ -212,11 +220,16 @@ class UnboundedMBDE:
         """Fits the density to a table.
 
         Args:
-            data: as for the library's trainers.
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw ``num_samples`` rows from.
+
+        Returns:
+            The density, with its ``log_ratio_range``.
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
+                training diverged; or the box does not hold nearly all of the base.
         """
         natural_params = published_natural_params(self.epsilon, self.num_rounds)
         num_steps = self.num_rounds * self.weak_learner.num_steps
@@ -243,20 +256,6 @@ class UnboundedMBDE:
             f"UnboundedMBDE(not private, epsilon={self.epsilon:.6g}, num_rounds={self.num_rounds}, box={self.box!r}, "
             f"{self.weak_learner})"
         )
-
-
-#: The network and optimiser of the paper's section 5.
-_PAPER = WeakLearner(
-    hidden_sizes=(25, 25, 25),
-    activation="tanh",
-    num_frequencies=0,
-    standardize=False,
-    optimizer="nesterov",
-    learning_rate=0.01,
-    momentum=0.9,
-    num_steps=750,
-    batch_size=None,
-)
 
 
 def _check_cube(box: Any) -> Box:

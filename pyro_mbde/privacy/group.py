@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
+from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, message
 
 #: Kept back of a budget that is divided, as a share of it, for the rounding of floats.
 _RESERVE = 1e-12
@@ -55,6 +55,7 @@ class GroupGuarantee:
         delta = check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "replaced", check_flag("replaced", self.replaced))
         if self.group_size is not None:
             object.__setattr__(self, "group_size", check_group_size("group_size", self.group_size))
 
@@ -72,8 +73,12 @@ class GroupGuarantee:
         Args:
             size: rows that may differ, at least 1.
 
+        Returns:
+            This guarantee, where it covers such groups already; else that of the chain.
+
         Raises:
-            ValueError: delta would be 1 or more, which guarantees nothing.
+            TypeError: ``size`` is no whole number.
+            ValueError: it is below 1; or delta would be 1 or more, which guarantees nothing.
 
         References:
             Vadhan. The Complexity of Differential Privacy. 2017. Lemma 2.2.
@@ -101,6 +106,13 @@ def record_budget(epsilon: float, delta: float, group_size: int) -> tuple[float,
         delta: for the group, in [0, 1).
         group_size: g, at least 1.
 
+    Returns:
+        Epsilon in nats, and delta; both rounded down, towards more privacy.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
     Example:
         >>> record_budget(1.0, 1e-5, 1)
         (1.0, 1e-05)
@@ -119,7 +131,16 @@ def record_budget(epsilon: float, delta: float, group_size: int) -> tuple[float,
 
 
 def check_group_size(name: str, size: Any) -> int:
-    """Returns a number of rows, or raises if it is no whole number from 1 to 2^53, what a float counts exactly."""
+    """Returns a number of rows as an int.
+
+    Args:
+        name: of the argument, for the error.
+        size: the number.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it is not from 1 to 2^53, what a float counts exactly.
+    """
     count = check_count(name, size)
     if count > 2**53:
         raise ValueError(message(name, "be at most 2^53", count))

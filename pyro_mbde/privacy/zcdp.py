@@ -30,6 +30,10 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     Returns:
         Epsilon in nats, at least 0.
 
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+
     References:
         Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. 2020. Proposition 12.
 
@@ -63,6 +67,13 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     Args:
         epsilon: in nats, finite and above 0.
         delta: in (0, 1).
+
+    Returns:
+        rho, at least 0.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
 
     Example:
         >>> rho = zcdp_rho(1.0, 1e-5)

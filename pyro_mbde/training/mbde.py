@@ -236,23 +236,11 @@ class MBDE:
             >>> MBDE.paper(dist.Normal(0.0, 1.0), epsilon=1.0).weak_learner.num_steps
             750
         """
-        weak_learner = WeakLearner(
-            hidden_sizes=(25, 25, 25),
-            activation="tanh",
-            link=link,
-            num_frequencies=0,
-            standardize=False,
-            optimizer="nesterov",
-            learning_rate=0.01,
-            momentum=0.9,
-            num_steps=750,
-            batch_size=None,
-        )
         return cls(
             base,
             epsilon,
             num_rounds,
-            weak_learner=weak_learner,
+            weak_learner=WeakLearner.paper(link),
             schedule="paper",
             sharpen=False,
             sampler=sampler,
