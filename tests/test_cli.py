@@ -461,7 +461,10 @@ class TestBudget:
         assert document["epsilon"] == pytest.approx(0.5)
         assert document["form"] == "a priori"
         assert document["fit_options"].endswith("--delta 0.0 --skew 0.3")
-        assert "1,000 rows" in run("budget", "plan", "--epsilon", 9, "--delta", 1e-6, "--num-draws", 1000).stdout
+        assert document["account_options"] == "--epsilon 10.0 --delta 0.0 --rule pure"
+        text = run("budget", "plan", "--epsilon", 9, "--delta", 1e-6, "--num-draws", 1000).stdout
+        assert "1,000 rows" in text
+        assert "--rule iid --certificate-delta 1e-09" in text or "--rule iid --certificate-delta 0.0" in text
         run("budget", "plan", "--epsilon", -1, "--num-draws", 20, code=1)
         run("budget", "plan", "--epsilon", 1, "--num-draws", 0, code=2)
 
@@ -481,8 +484,9 @@ class TestReport:
         run(*RELEASE)
         text = run("report", "rows.card.json").stdout
         assert "guarantee:\n  epsilon: 1.0\n" in text
-        assert "columns:\n  - name: age, kind: real\n" in text
+        assert "columns:\n  - name age, kind real\n" in text
         assert "tags: a, b\n" in text
+        assert "constant time: yes\n" in text
         assert json.loads(run("report", "rows.card.json", "--json").stdout)["constant_time"]
         run("report", "rows.card.json", "--table", "table.csv", code=2)
 
@@ -655,6 +659,12 @@ def test_from_table_to_rows() -> None:
 
     def releasing(num_draws: int, name: str) -> tuple[object, ...]:
         return ("release", "model.pt", num_draws, "--account", "clinic", "-o", f"public/{name}")
+
+    # What a plan says to do buys what it was for.
+    plan = call("budget", "plan", "--epsilon", 3, "--delta", 1e-6, "--num-draws", 12)
+    call("budget", "open", "planned", *plan["account_options"].split())
+    call(*FIT[:4], *plan["fit_options"].split(), "--steps", 3, "-o", "planned.pt")
+    assert call("budget", "show", "planned", "--model", "planned.pt")["affordable"] >= 12
 
     Path("public").mkdir()  # a report on the model is refused a place beside cards
     call(*FIT)
