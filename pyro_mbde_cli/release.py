@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -58,25 +59,32 @@ def release_command(
 
     Charged first, drawn after: where the account cannot bear it nothing is drawn, and the exit code is 3. Beside ROWS
     goes a card that says what is guaranteed, as .card.json and .card.html; none of the three may be there already. Rows
-    and card are public, and so is all that this command says.
+    and card are public, and so is all that this command says. Rows that are paid for and cannot be written are printed.
     """
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)
     with open_ledger(ledger) as opened:
-        released = library().release(
-            fitted.density,
-            num_draws,
-            opened,
-            account,
-            path=output,
-            purpose=purpose,
-            who=who,
-            columns=fitted.schema,
-            seed=seed,
-            constant_time=not variable_time,
-            progress=console.progress and not variable_time,  # a bar at the pace of acceptances tells of the table
-        )
+        try:
+            released = library().release(
+                fitted.density,
+                num_draws,
+                opened,
+                account,
+                path=output,
+                purpose=purpose,
+                who=who,
+                columns=fitted.schema,
+                seed=seed,
+                constant_time=not variable_time,
+                progress=console.progress and not variable_time,  # at the pace of acceptances it tells of the table
+            )
+        except OSError as error:
+            unwritten = getattr(error, "release", None)
+            if unwritten is not None:  # paid for: where the files cannot take them, standard output can
+                rows = json.loads(unwritten.rows.to_json(orient="records"))
+                console.answer({"rows": rows, "card": unwritten.card}, unwritten.rows.to_csv(index=False).rstrip("\n"))
+            raise
         limit, spent = opened.account(account), opened.spent(account)
     standing = {
         "name": account,

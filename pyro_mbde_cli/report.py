@@ -20,6 +20,9 @@ from pyro_mbde_cli.shared import (
     shared_options,
 )
 
+#: Items of more characters get a line each.
+_LONG = 30
+
 
 @click.command(
     "report",
@@ -76,15 +79,24 @@ def _show_card(console: Console, path: Path) -> None:
 
 
 def _lines(card: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """A card's entries, one a line, nested ones indented."""
+    """A card's entries, one a line, those of tables and long lists below them."""
     for key, value in card.items():
         name = f"{indent}{str(key).replace('_', ' ')}"
         if isinstance(value, Mapping):
             yield f"{name}:"
             yield from _lines(value, indent + "  ")
-        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            yield f"{name}:"
-            for item in value:
-                yield f"{indent}  - {', '.join(f'{inner}: {content}' for inner, content in item.items())}"
-        else:
-            yield f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        elif isinstance(value, list):
+            items = [_item(item) for item in value]
+            if any(isinstance(item, Mapping) or len(str(item)) > _LONG for item in value):
+                yield f"{name}:"
+                yield from (f"{indent}  - {item}" for item in items)
+            else:
+                yield f"{name}: {', '.join(items)}"
+        elif value not in (None, ""):
+            yield f"{name}: {_item(value)}"
+
+
+def _item(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{str(key).replace('_', ' ')} {_item(item)}" for key, item in value.items())
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

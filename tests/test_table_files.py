@@ -61,7 +61,7 @@ class TestTables:
             raise ImportError("no engine")
 
         monkeypatch.setattr(pd, "read_parquet", missing)
-        with pytest.raises(ImportError, match="pip install pyarrow"):
+        with pytest.raises(ImportError, match=r"pip install 'pyro_mbde\[parquet\]'"):
             read_table(tmp_path / "table.parquet")
 
 

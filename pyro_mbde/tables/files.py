@@ -45,7 +45,7 @@ def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
             return pd.read_csv(path, low_memory=False, index_col=False)
     except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install pyarrow") from error
+        raise ImportError("Parquet files need pyarrow: pip install 'pyro_mbde[parquet]'") from error
     except (ValueError, pd.errors.ParserWarning) as error:  # of parsers, UTF-8 and Arrow, some with cells in their text
         line = re.search(r"\bline \d+\b", str(error))
         where = f" near {line.group()}" if line else ""
