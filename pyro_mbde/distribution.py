@@ -20,7 +20,7 @@ from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibra
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, rejection_sample
+from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, proposal_batch, rejection_sample
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
 
@@ -351,7 +351,7 @@ class MollifiedExpFamily(TorchDistribution):
             self.bounds,
             num_draws,
             acceptance_rate=self.acceptance_rate if acceptance_rate is None else acceptance_rate,
-            max_batch=max(1, min(2**16, 2**22 // max(self.event_shape.numel(), 1))),
+            max_batch=proposal_batch(self.event_shape),
             max_proposals=max_proposals,
             on_accept=on_accept,
         )
