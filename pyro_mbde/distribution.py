@@ -200,6 +200,24 @@ class MollifiedExpFamily(TorchDistribution):
         """Expected acceptance rate of exact draws, exp(phi - hi), in [exp(-R), 1]. Private."""
         return math.exp(self.log_normalizer.value - self.bounds.high)
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the fitted density in hexadecimal digits: its name in a ledger.
+
+        Of all that :meth:`save` writes but the batch shape, and nothing else: a density that is saved and loaded, moved
+        to another device or expanded keeps it. Other networks, natural parameters, bounds or another base, dtype or
+        estimate of phi have another.
+
+        Privacy:
+            Not for release: it is computed from what was fitted to the table. Who guesses the table, and how it was
+            fitted, could check the guess on it. It belongs in the owner's ledger, on no card.
+
+        Raises:
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart. What cannot be
+                written down cannot be told from other densities.
+        """
+        return self._parts().fingerprint()
+
     @constraints.dependent_property
     def support(self) -> Any:
         """Support of the base, a torch constraint; a closed box where the base is uniform."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from pyro_mbde._runtime import message, with_gradients
 from pyro_mbde.base import convert_base, describe_base
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
-from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
+from pyro_mbde.serialization import canonical_digest, damaged_file, decode, read_file, write_file
 from pyro_mbde.statistics import describe_statistics, rebuild_statistics
 
 FILE_FORMAT = "MollifiedExpFamily"
@@ -73,8 +73,20 @@ class DensityParts(NamedTuple):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        write_file(path, FILE_FORMAT, _FILE_VERSION, self._content())
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of all that makes the density, its batch shape apart, in hexadecimal digits.
+
+        Raises:
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+        """
+        content = self._replace(batch_shape=torch.Size())._content()
+        return canonical_digest({"format": FILE_FORMAT, "version": _FILE_VERSION, **content})
+
+    def _content(self) -> dict[str, Any]:
         certificate = self.certificate
-        content = {
+        return {
             "base": describe_base(self.base),
             "statistics": describe_statistics(self.statistics),
             "natural_params": self.natural_params,
@@ -85,7 +97,6 @@ class DensityParts(NamedTuple):
             "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
             "batch_shape": list(self.batch_shape),
         }
-        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DensityParts:
