@@ -20,6 +20,7 @@ from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibra
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.leaks import warn_beside_card
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, proposal_batch, rejection_sample
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
@@ -415,7 +416,8 @@ class MollifiedExpFamily(TorchDistribution):
         """Writes the density to a file that ``torch.load`` reads with its safe defaults: a plain dict of tensors.
 
         Privacy:
-            The file is as sensitive as the table. Only its owner may read it.
+            The file is as sensitive as the table. Only its owner may read it. A
+            :class:`~pyro_mbde.PrivacyLeakWarning` tells if it goes into a folder that holds a release card.
 
         Args:
             path: where to; replaced only once all is written.
@@ -423,6 +425,7 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        warn_beside_card(path, "A saved density")
         self._parts().write(path)
 
     @classmethod
