@@ -203,12 +203,12 @@ def percent(value: float) -> str:
 
     Example:
         >>> percent(0.1), percent(0.2718), percent(0.99996), percent(0.00003)
-        ('10%', '27.2%', 'more than 99.9%', 'less than 0.1%')
+        ('10%', '27.2%', '> 99.9%', '< 0.1%')
     """
     if value > 0.999:
-        return "more than 99.9%" if value < 1 else "100%"
+        return "> 99.9%" if value < 1 else "100%"
     if value < 0.001:
-        return "less than 0.1%" if value > 0 else "0%"
+        return "< 0.1%" if value > 0 else "0%"
     return f"{100 * value:.3g}%"
 
 
@@ -306,10 +306,10 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
     but = f", but for a probability of {round_up(cost.delta)}" if cost.delta > 0 else ""
     what = "this row" if rows == "1 row" else f"these {rows} together"
     meaning = [
-        "Say you are a patient, and the table that the rows were made from holds your record, and perhaps your family's. "
-        "Whatever anybody concludes from the rows, and does about you, would have been almost as likely had the table "
-        "been any other: without you, without your family, or another clinic's.",
-        f"Almost as likely means: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
+        "Say you are a patient, and the table that the rows were made from holds your record, and perhaps your "
+        "family's. Whatever anybody concludes from the rows, and does about you, would have been nearly as likely had "
+        "the table been any other: without you, without your family, or another clinic's.",
+        f"How nearly, ε says: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
         f"times as likely, and at least 1/{factor} times{but}.",
     ]
     if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= _WEAK_CHANCE:
