@@ -277,14 +277,14 @@ def likelier(chance: float, epsilon: float, delta: float) -> float:
 
 
 def rarer(chance: float, epsilon: float, delta: float) -> float:
-    """Returns how unlikely a decision may become that has a given chance under another table: :func:`likelier` undone.
+    """Returns how unlikely a decision may become that has a given chance under another table; as :func:`likelier`.
 
     Args:
         chance: in [0, 1].
         epsilon: in nats.
         delta: in [0, 1).
     """
-    return 1 - likelier(1 - chance, epsilon, delta)
+    return max((chance - delta) / _factor(epsilon), 1 - (1 - chance) * _factor(epsilon) - delta, 0.0)
 
 
 def _factor(epsilon: float) -> float:
