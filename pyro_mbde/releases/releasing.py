@@ -103,12 +103,12 @@ def release(
     away again, and nothing is overwritten.
 
     Privacy:
-        Rows and card are for release, and what is written is: guarantee, cost, account and what is left of it, base,
-        bounds, columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where
-        they are given. Nothing on the card comes from what was fitted: for two tables, the same call gives the same
-        card, but for what the rows themselves would show. The fingerprint goes into the ledger alone. Whether the call
-        succeeds depends on public numbers. How many rows to draw, how often, and whether to release at all must not be
-        decided by looking at the density or the rows.
+        Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, bounds,
+        columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where they are
+        given. (The base of a posterior tells its observations, which must be public.) Nothing on it comes from what was
+        fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone. Whether
+        the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at all
+        must not be decided by looking at the density or the rows.
 
     Args:
         q: a fitted density (:class:`~pyro_mbde.MBDE`, :class:`~pyro_mbde.LogRatio`) or an exact posterior
@@ -187,7 +187,8 @@ def release(
     }
     # All but the date and the account's new state is known: a card that cannot be made is found out now.
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
-    card_json(rehearsed), card_page(rehearsed)
+    card_json(rehearsed)
+    card_page(rehearsed)
     charge = ledger.charge(account, guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
     card = make_card(q, **facts, account=opened, spent=ledger.spent(account), date=str(charge.when)[:10])
     if num_steps is None:
