@@ -14,6 +14,9 @@ from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.leaks import PrivacyLeakWarning
+from pyro_mbde.releases.releasing import Release, UnwrittenReleaseError, release
+from pyro_mbde.releases.report import private_report
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
 from pyro_mbde.sampling.independence import IndependenceSampler, total_variation_bound
@@ -46,9 +49,12 @@ __all__ = [
     "LogRatio",
     "MixingReport",
     "MollifiedExpFamily",
+    "PrivacyLeakWarning",
+    "Release",
     "RoundRecord",
     "Schema",
     "TotalCost",
+    "UnwrittenReleaseError",
     "WeakLearner",
     "compose",
     "compose_fits",
@@ -59,6 +65,8 @@ __all__ = [
     "plot_mixing",
     "posterior_guarantee",
     "private_draws",
+    "private_report",
+    "release",
     "resume_mcmc",
     "run_mcmc",
     "total_variation_bound",

@@ -20,7 +20,8 @@ from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibra
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, rejection_sample
+from pyro_mbde.privacy.leaks import warn_beside_card
+from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, proposal_batch, rejection_sample
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
 
@@ -200,6 +201,24 @@ class MollifiedExpFamily(TorchDistribution):
         """Expected acceptance rate of exact draws, exp(phi - hi), in [exp(-R), 1]. Private."""
         return math.exp(self.log_normalizer.value - self.bounds.high)
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the fitted density in hexadecimal digits: its name in a ledger.
+
+        Of all that :meth:`save` writes but the batch shape, and nothing else: a density that is saved and loaded, moved
+        to another device or expanded keeps it. Other networks, natural parameters, bounds or another base, dtype or
+        estimate of phi have another.
+
+        Privacy:
+            Not for release: it is computed from what was fitted to the table. Who guesses the table, and how it was
+            fitted, could check the guess on it. It belongs in the owner's ledger, on no card.
+
+        Raises:
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart. What cannot be
+                written down cannot be told from other densities.
+        """
+        return self._parts().fingerprint()
+
     @constraints.dependent_property
     def support(self) -> Any:
         """Support of the base, a torch constraint; a closed box where the base is uniform."""
@@ -351,7 +370,7 @@ class MollifiedExpFamily(TorchDistribution):
             self.bounds,
             num_draws,
             acceptance_rate=self.acceptance_rate if acceptance_rate is None else acceptance_rate,
-            max_batch=max(1, min(2**16, 2**22 // max(self.event_shape.numel(), 1))),
+            max_batch=proposal_batch(self.event_shape),
             max_proposals=max_proposals,
             on_accept=on_accept,
         )
@@ -397,7 +416,8 @@ class MollifiedExpFamily(TorchDistribution):
         """Writes the density to a file that ``torch.load`` reads with its safe defaults: a plain dict of tensors.
 
         Privacy:
-            The file is as sensitive as the table. Only its owner may read it.
+            The file is as sensitive as the table. Only its owner may read it. A
+            :class:`~pyro_mbde.PrivacyLeakWarning` tells if it goes into a folder that holds a release card.
 
         Args:
             path: where to; replaced only once all is written.
@@ -405,6 +425,7 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        warn_beside_card(path, "A saved density")
         self._parts().write(path)
 
     @classmethod

@@ -15,7 +15,7 @@ from pyro_mbde._runtime import message, with_gradients
 from pyro_mbde.base import convert_base, describe_base
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
-from pyro_mbde.serialization import damaged_file, decode, read_file, write_file
+from pyro_mbde.serialization import canonical_digest, damaged_file, decode, read_file, write_file
 from pyro_mbde.statistics import describe_statistics, rebuild_statistics
 
 FILE_FORMAT = "MollifiedExpFamily"
@@ -76,6 +76,15 @@ class DensityParts(NamedTuple):
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
         write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **(extra or {})})
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of all that makes the density, its batch shape apart, in hexadecimal digits.
+
+        Raises:
+            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+        """
+        content = self._replace(batch_shape=torch.Size())._content()
+        return canonical_digest({"format": FILE_FORMAT, "version": _FILE_VERSION, **content})
 
     def _content(self) -> dict[str, Any]:
         certificate = self.certificate

@@ -6,6 +6,7 @@ import copy
 import math
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,11 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, CONTINUOUS, make_density, normal
-from torch import nn
+from torch import Tensor, nn
 
 from pyro_mbde import BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFamily, run_mcmc
 from pyro_mbde.base import support_of
+from pyro_mbde.mollifier import Certificate
 
 
 @pytest.fixture(params=sorted(BASES))
@@ -466,3 +468,50 @@ def test_the_support_of_a_mixture_can_be_mapped_to_unconstrained_space() -> None
         dist.Categorical(torch.ones(2)), dist.Uniform(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
     )
     assert isinstance(support_of(boxes), torch.distributions.constraints.MixtureSameFamilyConstraint)
+
+
+@pytest.mark.parametrize("name", ["normal-2d", "uniform-box", "mixture", "categorical", "log-normal"])
+def test_a_fingerprint_names_the_density(name: str, tmp_path: Path) -> None:
+    density = make_density(BASES[name]())
+    density.save(tmp_path / "q")
+    assert re.fullmatch("[0-9a-f]{64}", density.fingerprint)
+    assert density.fingerprint == MollifiedExpFamily.load(tmp_path / "q").fingerprint
+    assert density.fingerprint == density.expand([3]).fingerprint == copy.deepcopy(density).fingerprint
+    others = [make_density(BASES[name]()), make_density(BASES[name](), epsilon=2.0), density.to(torch.float64)]
+    assert density.fingerprint not in {other.fingerprint for other in others}
+    assert len({other.fingerprint for other in others}) == 3
+
+
+def test_a_fingerprint_follows_every_bit() -> None:
+    base = normal(2)
+    network = BoundedClassifiers(1, 2)
+    theta, certificate = torch.tensor([0.1], dtype=torch.float64), Certificate(0.001, 1e-9)
+
+    def fingerprint(**changes: object) -> str:
+        arguments = {"offset": 0.1, "shrinkage": 0.5, "bounds": Bounds(-0.3, 0.5), "certificate": certificate}
+        arguments |= changes
+        return MollifiedExpFamily(base, network, theta, 0.01, **arguments).fingerprint
+
+    seen = {
+        fingerprint(),
+        fingerprint(offset=math.nextafter(0.1, 1)),
+        fingerprint(shrinkage=0.6),
+        fingerprint(bounds=Bounds(-0.3, 0.6)),
+        fingerprint(certificate=None),
+        fingerprint(certificate=Certificate(0.001, 1e-8)),
+    }
+    with torch.no_grad():
+        network.weights[0].view(torch.int32).view(-1)[0].bitwise_xor_(1)
+    seen.add(fingerprint())
+    base = dist.Normal(torch.tensor([0.0, 1e-30]), torch.ones(2)).to_event(1)
+    seen.add(fingerprint())
+    assert len(seen) == 8
+
+
+def test_no_fingerprint_of_what_cannot_be_written_down() -> None:
+    class Own(nn.Module):
+        def forward(self, value: Tensor) -> Tensor:
+            return value[..., :1]
+
+    with pytest.raises(TypeError, match="statistics must be of this library"):
+        MollifiedExpFamily(normal(2), Own(), torch.tensor([0.1]), 0.0).fingerprint  # noqa: B018

@@ -49,6 +49,11 @@ class TorchSource:
         return torch.rand(num_proposals, dtype=torch.float64, device="cpu")
 
 
+def proposal_batch(event_shape: torch.Size) -> int:
+    """Returns how many proposals of an event shape to evaluate at a time: 65,536, or as many as stay in memory."""
+    return max(1, min(2**16, 2**22 // max(event_shape.numel(), 1)))
+
+
 def tilt_apart(tilt: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """Returns ``tilt(values)`` without letting it touch the randomness that draws are made with."""
     with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):

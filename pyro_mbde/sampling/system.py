@@ -66,6 +66,16 @@ class SystemSource:
         return _system_points(num_proposals, 1).squeeze(1)
 
 
+def draws_by_inversion(base: Distribution) -> bool:
+    """Returns whether :class:`SystemSource` makes draws of a base by inversion; torch's generator is left alone.
+
+    Args:
+        base: the base distribution.
+    """
+    with system_generator():
+        return SystemSource(base).propose_with_points(1)[1] is not None
+
+
 def _system_points(num_draws: int, num_dims: int) -> Tensor:
     """Uniforms on the multiples of 2^-53 in [0, 1), float64, shape ``(num_draws, num_dims)``."""
     words = np.frombuffer(os.urandom(8 * num_draws * num_dims), dtype=np.uint64)

@@ -17,6 +17,7 @@ from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import LOG_2, Bounds, Certificate
 from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
 from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -66,6 +67,7 @@ class DensityRatio:
         progress: bool = True,
     ) -> None:
         self.base_dist = prepare_base(base)
+        self._given_base = base  # whose parameters may lie in the table's own memory
         if weak_learner is None:
             weak_learner = WeakLearner(
                 hidden_sizes=(32, 32),
@@ -87,7 +89,9 @@ class DensityRatio:
         """Learns the ratio of a table.
 
         Privacy:
-            The result is as sensitive as the table, as are errors, warnings and the time taken.
+            The result is as sensitive as the table, as are errors, warnings and the time taken. A
+            :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table, or the table to be
+            scaled by its own moments.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
@@ -104,6 +108,7 @@ class DensityRatio:
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
             positives = to_network_rows(data, self.base_dist, self.num_samples)
+            warn_of_leaks(self._given_base, data, positives)
 
             def fresh_negatives(num_draws: int) -> Tensor:
                 draws = self.base_dist.sample(torch.Size([num_draws]))

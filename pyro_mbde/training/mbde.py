@@ -44,6 +44,7 @@ from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
 from pyro_mbde.tilt import Tilt
 from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -167,6 +168,7 @@ class MBDE:
         progress: bool = True,
     ) -> None:
         self.base_dist = prepare_base(base)
+        self._given_base = base  # whose parameters may lie in the table's own memory
         self.epsilon = check_epsilon(epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.weak_learner = WeakLearner() if weak_learner is None else weak_learner
@@ -254,7 +256,8 @@ class MBDE:
 
         Privacy:
             Draws of the result carry its guarantee. Errors, warnings and the time taken are for the table's owner
-            alone: whether there is one may depend on the table.
+            alone: whether there is one may depend on the table. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the
+            base seems to be made from the table, or the table to be scaled by its own moments.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
@@ -272,6 +275,7 @@ class MBDE:
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
             positives = to_network_rows(data, self.base_dist, self.num_samples)
+            warn_of_leaks(self._given_base, data, positives)
             spread = base_spread(self.base_dist)
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []

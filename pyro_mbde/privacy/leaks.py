@@ -1,0 +1,46 @@
+"""What loses privacy by accident, and how it is told."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+#: How the card of a release is called, after the name of its rows.
+CARD_SUFFIXES = (".card.json", ".card.html")
+
+
+class PrivacyLeakWarning(UserWarning):
+    """Something that is private may be about to become public, with the remedy.
+
+    Privacy:
+        Whether there is a warning may depend on the table. It goes to the owner, on stderr as all warnings do; it
+        belongs in no log that others read.
+    """
+
+
+def holds_release_card(folder: str | os.PathLike[str]) -> bool:
+    """Returns whether a folder holds the card of a release, and so is one to be handed out.
+
+    Args:
+        folder: the folder.
+    """
+    path = Path(folder)
+    return path.is_dir() and any(entry.name.endswith(CARD_SUFFIXES) for entry in path.iterdir())
+
+
+def warn_beside_card(path: str | os.PathLike[str], what: str, *, stacklevel: int = 3) -> None:
+    """Warns if something private is written into a folder that holds the card of a release.
+
+    Args:
+        path: the file to be written.
+        what: name of what is written.
+        stacklevel: of the warning.
+    """
+    if holds_release_card(Path(path).parent):
+        warnings.warn(
+            f"{what} is as sensitive as the table, and the folder of {os.fspath(path)!r} holds a release card: whoever "
+            f"is given the folder gets both. Keep it elsewhere.",
+            PrivacyLeakWarning,
+            stacklevel=stacklevel,
+        )

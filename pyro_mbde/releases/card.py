@@ -1,0 +1,332 @@
+"""The card of a release: what is promised of its rows, and what is not. Public facts alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import cache
+from typing import Any
+
+import jinja2
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.privacy.accounting import TotalCost
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.releases.columns import ReleasedColumn, readable
+from pyro_mbde.serialization import encode
+
+CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
+
+#: Of the numbers of a list that is longer, a page shows this many.
+_MOST_SHOWN = 8
+#: Chance of a decision that the card's example starts from.
+_EXAMPLE_CHANCE = 0.1
+#: The card calls a promise weak under which that chance may rise to this one.
+_WEAK_CHANCE = 0.9
+
+_PROTECTS = (
+    "The whole table. Not one record but every group of records, of any size, everyone in it included: for any two "
+    "tables whatsoever, the probabilities of the rows handed out differ by no more than the factor stated."
+)
+_LIMITS = [
+    "That the rows are true of anybody, or accurate. They are drawn from a density that the promise keeps from "
+    "following the table closely.",
+    "That no row resembles a real record. Rows are drawn afresh, and may do so by chance.",
+    "Anything about what else was published of the same table, unless it was charged to the same account.",
+    "Protection of what the owner fixed publicly beforehand: the base, its ranges, the columns, the budget. Had any of "
+    "it been chosen by looking at the table, the promise would be void.",
+    "Protection of what follows from how the world is: where the base alone supports a conclusion, so do the rows.",
+]
+_REFERENCES = [
+    "H. Husain, Z. Cranko, R. Nock. Integral Privacy for Sampling from Mollifier Densities with Approximation "
+    "Guarantees. 2018. (integral privacy of a draw)",
+    "C. Dwork, A. Roth. The Algorithmic Foundations of Differential Privacy. 2014. Theorem 3.14. (epsilons add up)",
+    "M. Bun, T. Steinke. Concentrated Differential Privacy. 2016. (zCDP)",
+    "J. Dong, D. Durfee, R. Rogers. Optimal Differential Privacy Composition for Exponential Mechanisms. 2020. (the "
+    "exact curve of several draws)",
+    "J. Awan, V. Rao. Privacy-Aware Rejection Sampling. 2021. (what the time of a draw tells)",
+]
+
+
+def make_card(
+    q: MollifiedExpFamily,
+    *,
+    num_rows: int,
+    columns: Sequence[ReleasedColumn],
+    guarantee: Guarantee,
+    cost: TotalCost,
+    account: Any,
+    spent: TotalCost,
+    draws: dict[str, Any],
+    date: str,
+    version: str,
+    purpose: str = "",
+    who: str | None = None,
+    test_only: bool = False,
+) -> dict[str, Any]:
+    """Returns the card of a release as plain dicts, lists, numbers and text.
+
+    Nothing in it comes from the rows or from what was fitted: of the density it takes the base, the bounds of the tilt
+    and the tolerance of the certificate, all fixed beforehand.
+
+    Privacy:
+        For release.
+
+    Args:
+        q: the fitted density.
+        num_rows: number of rows.
+        columns: of the rows.
+        guarantee: of one row.
+        cost: of this release, taken alone.
+        account: the account that paid: name, rule, epsilon and delta.
+        spent: of the account, this release included.
+        draws: how the rows are drawn, as text and numbers.
+        date: day of the release.
+        version: of the library.
+        purpose: what the rows are for, as the owner puts it.
+        who: who releases them; on the card only if given.
+        test_only: whether the rows come from a seed.
+    """
+    bounds, certificate = q.bounds, q.certificate
+    # What holds of everything together, however later releases are chosen, is the limit, not what is spent so far.
+    limit = TotalCost(account.epsilon, account.delta, account.rule)
+    rows = "1 row" if num_rows == 1 else f"{num_rows:,} rows"
+    return {
+        "format": CARD_FORMAT,
+        "version": CARD_VERSION,
+        "title": f"{rows} released under integral privacy",
+        "test_only": test_only,
+        "date": date,
+        "purpose": purpose,
+        "who": who,
+        "num_rows": num_rows,
+        "columns": [column._asdict() for column in columns],
+        "guarantee_of_one_row": {
+            "epsilon": guarantee.epsilon,
+            "delta": guarantee.delta,
+            "log_ratio_range": guarantee.log_ratio_range,
+        },
+        "cost_of_this_release": _total(cost),
+        "account": {
+            "name": account.name,
+            "rule": account.rule,
+            "epsilon": account.epsilon,
+            "delta": account.delta,
+            "spent": _total(spent),
+            "epsilon_left": max(account.epsilon - spent.epsilon, 0.0),
+        },
+        "protects": _PROTECTS,
+        "meaning": _meaning(rows, cost),
+        "examples": [_example(rows, cost), _example("All that the account may ever pay for", limit)],
+        "does_not_promise": _limits(draws),
+        "density": {
+            "form": "a priori" if certificate is None else "calibrated",
+            "base": _plain(encode(q.base_dist)),
+            "base_text": base_text(q.base_dist),
+            "tilt_low": bounds.low,
+            "tilt_high": bounds.high,
+            "tilt_width": bounds.width,
+            "skew": -bounds.low / bounds.width if bounds.width > 0 else 0.5,
+            "tolerance": None if certificate is None else certificate.tolerance,
+        },
+        "draws": draws,
+        "software": {"name": "pyro_mbde", "version": version},
+        "references": list(_REFERENCES),
+    }
+
+
+def card_json(card: dict[str, Any]) -> bytes:
+    """Returns a card as the bytes of a JSON file."""
+    return (json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def card_page(card: dict[str, Any]) -> bytes:
+    """Returns a card as one web page that needs nothing else."""
+    return templates().get_template("card.html.j2").render(card=card).encode()
+
+
+@cache
+def templates() -> jinja2.Environment:
+    """Returns what pages are made with: everything put into them is escaped, and what is missing raises."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pyro_mbde.releases"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"up": round_up, "short": short_number, "percent": percent}
+    return environment
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """Returns a cost in a few digits, never less than it is by more than floats are off.
+
+    Args:
+        value: at least 0.
+        digits: how many.
+
+    Example:
+        >>> round_up(1.0000000000000002), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
+        ('1', '8.301', '1e-9', '0', '12350')
+    """
+    if value <= 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exact = Decimal(value * (1 - 1e-12))
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
+    return _shorter_exponent(f"{float(rounded):.15g}")
+
+
+def short_number(value: float | None) -> str:
+    """Returns a number in at most six digits, a dash for none.
+
+    Example:
+        >>> short_number(4.615120516841), short_number(None), short_number(100.0)
+        ('4.61512', '–', '100')
+    """
+    if value is None:
+        return "–"
+    return _shorter_exponent(f"{value:.6g}").replace("-", "\N{MINUS SIGN}", int(value < 0))
+
+
+def _shorter_exponent(text: str) -> str:
+    return text.replace("e-0", "e-").replace("e+0", "e+")
+
+
+def percent(value: float) -> str:
+    """Returns a probability in per cent.
+
+    Example:
+        >>> percent(0.1), percent(0.2718), percent(0.99996), percent(0.00003)
+        ('10%', '27.2%', '> 99.9%', '< 0.1%')
+    """
+    if value > 0.999:
+        return "> 99.9%" if value < 1 else "100%"
+    if value < 0.001:
+        return "< 0.1%" if value > 0 else "0%"
+    return f"{100 * value:.3g}%"
+
+
+def base_text(base: Distribution) -> str:
+    """Returns the base in a line, long lists of numbers shortened.
+
+    Example:
+        >>> import torch
+        >>> base_text(torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)))
+        'Normal(loc=0, scale=1)'
+    """
+    return _text(_plain(encode(base)))
+
+
+def _text(node: Any) -> str:
+    if isinstance(node, dict):
+        kind = str(node.get("distribution", node.get("transform"))).partition(".")[2].removeprefix("Closed")
+        arguments = node["arguments"]
+        if kind == "Independent":  # which says of a distribution that its numbers make one row
+            return _text(arguments["base_distribution"])
+        return (
+            f"{kind}({', '.join(f'{name}={_text(value)}' for name, value in arguments.items() if value is not None)})"
+        )
+    if isinstance(node, list):
+        shown = [_text(item) for item in node[:_MOST_SHOWN]]
+        more = [f"… {len(node) - _MOST_SHOWN} more"] if len(node) > _MOST_SHOWN else []
+        return f"[{', '.join(shown + more)}]"
+    return f"{node:.6g}" if isinstance(node, float) else str(node)
+
+
+def _plain(node: Any) -> Any:
+    """An encoded distribution with its tensors as lists of numbers, for JSON."""
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_plain(value) for value in node]
+    if isinstance(node, Tensor):
+        if node.dim():
+            return [_plain(item) for item in node]
+        if not node.is_floating_point():
+            return node.item()
+        number = readable(node)
+        return number if math.isfinite(number) else str(number)
+    return node
+
+
+def _total(total: TotalCost) -> dict[str, Any]:
+    return {"epsilon": total.epsilon, "delta": total.delta, "rule": total.rule}
+
+
+def likelier(chance: float, epsilon: float, delta: float) -> float:
+    r"""Returns how likely a decision may become that has a given chance under another table.
+
+    Both :math:`p' \le e^{\epsilon} p + \delta` and, of the contrary, :math:`1 - p \le e^{\epsilon} (1 - p') + \delta`.
+
+    Args:
+        chance: p, in [0, 1].
+        epsilon: in nats.
+        delta: in [0, 1).
+
+    Example:
+        >>> round(likelier(0.1, 1.0, 0.0), 3), round(likelier(0.1, 10.0, 0.0), 5)
+        (0.272, 0.99996)
+    """
+    return min(chance * _factor(epsilon) + delta, 1 - (1 - chance - delta) / _factor(epsilon), 1.0)
+
+
+def rarer(chance: float, epsilon: float, delta: float) -> float:
+    """Returns how unlikely a decision may become that has a given chance under another table; as :func:`likelier`.
+
+    Args:
+        chance: in [0, 1].
+        epsilon: in nats.
+        delta: in [0, 1).
+    """
+    return max((chance - delta) / _factor(epsilon), 1 - (1 - chance) * _factor(epsilon) - delta, 0.0)
+
+
+def _factor(epsilon: float) -> float:
+    return math.exp(min(epsilon, 700.0))
+
+
+def _example(what: str, total: TotalCost) -> dict[str, Any]:
+    return {
+        "what": what,
+        "epsilon": total.epsilon,
+        "chance": _EXAMPLE_CHANCE,
+        "at_most": likelier(_EXAMPLE_CHANCE, total.epsilon, total.delta),
+        "at_least": rarer(_EXAMPLE_CHANCE, total.epsilon, total.delta),
+    }
+
+
+def _meaning(rows: str, cost: TotalCost) -> list[str]:
+    factor = round_up(_factor(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    but = f", but for a probability of {round_up(cost.delta)}" if cost.delta > 0 else ""
+    what = "this row" if rows == "1 row" else f"these {rows} together"
+    meaning = [
+        "Say you are a patient, and the table that the rows were made from holds your record, and perhaps your "
+        "family's. Whatever anybody concludes from the rows, and does about you, would have been nearly as likely had "
+        "the table been any other: without you, without your family, or another clinic's.",
+        f"How nearly, ε says: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
+        f"times as likely, and at least 1/{factor} times{but}.",
+    ]
+    if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= _WEAK_CHANCE:
+        meaning.append("With a factor this large, the promise rules out little: it is a weak one.")
+    return meaning
+
+
+def _limits(draws: dict[str, Any]) -> list[str]:
+    if draws["fixed_work"]:
+        time = (
+            "That nothing is told by the time that the draws took to the last nanosecond. Their number of steps is "
+            "fixed; processors may still be slower with some numbers than with others."
+        )
+    else:
+        time = "That nothing is told by the time that the draws took. It may depend on the table."
+    return [
+        *_LIMITS,
+        time,
+        "That this card is true. It is the owner's word; their ledger can show that it was paid for.",
+    ]

@@ -1,0 +1,104 @@
+"""The columns of a release: their names, and their ranges as the public base has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pyro_mbde._runtime import message
+from pyro_mbde.distribution import MollifiedExpFamily
+
+
+class ReleasedColumn(NamedTuple):
+    """A column of released rows. All of it follows from the base.
+
+    Attributes:
+        name: its name.
+        low: its least possible value; None where there is none.
+        high: its largest possible value; None where there is none.
+        whole: whether its values are whole numbers.
+    """
+
+    name: str
+    low: float | None
+    high: float | None
+    whole: bool
+
+
+def released_columns(q: MollifiedExpFamily, names: Sequence[str] | None) -> list[ReleasedColumn]:
+    """Returns the columns of rows drawn from a density.
+
+    Args:
+        q: the fitted density.
+        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on.
+
+    Raises:
+        TypeError: ``names`` are no strings.
+        ValueError: they do not fit the event shape, are not printable, or one occurs twice.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> from pyro_mbde import BoundedClassifiers
+        >>> base = dist.Uniform(torch.tensor([0.0, 18.0]), torch.tensor([1.0, 100.0])).to_event(1)
+        >>> q = MollifiedExpFamily(base, BoundedClassifiers(1, 2), torch.tensor([0.1]), 0.0)
+        >>> for column in released_columns(q, ["share", "age"]):
+        ...     print(*column)
+        share 0.0 1.0 False
+        age 18.0 100.0 False
+    """
+    num_columns = q.event_shape.numel()
+    if names is None:
+        names = [f"x{index}" for index in range(num_columns)] if q.event_shape else ["x"]
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(message("columns", "be a list of strings", names))
+    if len(names) != num_columns:
+        raise ValueError(message("columns", f"be {num_columns} as a row of q has", list(names)))
+    if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
+        raise ValueError(message("columns", "be printable and differ from one another", list(names)))
+    support: Any = q.support
+    low, high, whole = _edges(support)
+    columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)
+    return [ReleasedColumn(name, least, largest, whole) for name, least, largest in columns]
+
+
+def _edges(support: Any) -> tuple[Any, Any, bool]:
+    """Lower and upper edges of a support, and whether it holds whole numbers alone."""
+    whole = bool(support.is_discrete)
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    kinds = torch.distributions.constraints
+    if support in (kinds.simplex, kinds.one_hot, kinds.boolean):
+        return 0.0, 1.0, whole
+    return getattr(support, "lower_bound", None), getattr(support, "upper_bound", None), whole
+
+
+def _spread(edge: Any, num_columns: int) -> list[float | None]:
+    if edge is None:
+        return [None] * num_columns
+    edges = torch.as_tensor(edge)
+    if edges.numel() not in (1, num_columns):
+        return [None] * num_columns
+    return list(map(readable, edges.detach().cpu().reshape(-1).expand(num_columns)))
+
+
+def readable(number: Tensor) -> float:
+    """Returns a number as people write it: the float32 nearest to 0.1 as 0.1.
+
+    Args:
+        number: a tensor of one number.
+    """
+    return float(str(number.detach().cpu().numpy()))
+
+
+def to_frame(values: Tensor, columns: Sequence[ReleasedColumn]) -> pd.DataFrame:
+    """Returns draws as a table.
+
+    Args:
+        values: shape ``(num_draws, *event_shape)``.
+        columns: of the table.
+    """
+    return pd.DataFrame(values.detach().cpu().reshape(len(values), -1).numpy(), columns=[c.name for c in columns])

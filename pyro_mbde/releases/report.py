@@ -1,0 +1,130 @@
+"""What the owner may know of a fitted density, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyro_mbde._runtime import message
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.privacy.leaks import holds_release_card
+from pyro_mbde.releases.card import templates
+from pyro_mbde.serialization import write_atomically
+from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.mbde import RoundRecord
+
+PRIVATE = "PRIVATE - do not hand out"
+
+
+def private_report(
+    q: MollifiedExpFamily,
+    data: Any = None,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    history: Sequence[RoundRecord] | None = None,
+) -> dict[str, Any]:
+    """Tells the owner how a fit went: acceptance rate, log-normaliser, what the rows gained, how training went.
+
+    Privacy:
+        As sensitive as the table, all of it: not for release, not even in part. Only its owner may read the file, and
+        it is refused a place beside the card of a release.
+
+    Args:
+        q: the fitted density.
+        data: rows to score, as for ``fit``; ``None`` for none.
+        path: where the report goes, ending in ``.html`` or ``.json``; replaced only once all is written. ``None`` to
+            write nothing.
+        history: of the trainer, :attr:`pyro_mbde.MBDE.history`.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: the path has another ending, or its folder holds the card of a release.
+
+    Example:
+        >>> from pyro_mbde import MBDE
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> trainer, rows = MBDE(base, epsilon=1.0, seed=0, progress=False), torch.linspace(0, 1, 500)
+        >>> report = private_report(trainer.fit(rows), rows, history=trainer.history)
+        >>> report["notice"], report["scores"]["gain_in_nats"] > 0.1, len(report["history"])
+        ('PRIVATE - do not hand out', True, 3)
+    """
+    if not isinstance(q, MollifiedExpFamily):
+        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    target = None if path is None else _check_path(path)
+    records = [] if history is None else list(history)
+    if not all(isinstance(record, RoundRecord) for record in records):
+        raise TypeError(message("history", "be a trainer's history", history))
+    shortfall = q.shrinkage < 1
+    report: dict[str, Any] = {
+        "notice": PRIVATE,
+        "density": repr(q),
+        "fit": {
+            "acceptance_rate": q.acceptance_rate,
+            "least_acceptance_rate": math.exp(-q.bounds.width),
+            "log_normalizer": q.log_normalizer.value,
+            "log_normalizer_standard_error": q.log_normalizer.standard_error,
+            "offset": q.offset,
+            "shrinkage": q.shrinkage,
+            "certificate": "none needed" if q.certificate is None else "failed" if shortfall else "reached",
+            "natural_params": q.natural_params.tolist(),
+            "fingerprint": _fingerprint(q),
+        },
+        "scores": None if data is None else _scores(q, data),
+        "history": [record._asdict() for record in records],
+    }
+    if target is not None:
+        content = _page(report) if target.suffix == ".html" else json.dumps(report, indent=2) + "\n"
+        write_atomically(lambda file: file.write(content.encode()), target)
+    return report
+
+
+def _check_path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(message("path", "be a path", path))
+    target = Path(path)
+    if target.suffix not in (".html", ".json") or target.name.endswith((".card.html", ".card.json")):
+        raise ValueError(message("path", "end in .html or .json, and not as a release card does", str(target)))
+    if holds_release_card(target.parent):
+        remedy = "Whoever is given that folder gets both. Keep the report elsewhere."
+        raise ValueError(message("path", "lie in a folder without release cards", str(target), remedy))
+    return target
+
+
+def _fingerprint(q: MollifiedExpFamily) -> str | None:
+    try:
+        return q.fingerprint
+    except TypeError:  # statistics that cannot be written down
+        return None
+
+
+def _scores(q: MollifiedExpFamily, data: Any) -> dict[str, Any]:
+    """Average log-densities of the rows; those outside the support, where there is none, are counted apart."""
+    rows = to_rows(data, q.base_dist, 10_000)
+    support: Any = q.support
+    inside = support.check(rows)
+    with torch.no_grad():
+        density, base = q.log_prob(rows[inside]).double(), q.base_dist.log_prob(rows[inside]).double()
+    gain = density - base
+    num_rows = len(gain)
+    return {
+        "num_rows": len(rows),
+        "num_rows_outside_the_support": len(rows) - num_rows,
+        "negative_log_likelihood": float(-density.mean()) if num_rows else None,
+        "negative_log_likelihood_of_the_base": float(-base.mean()) if num_rows else None,
+        "gain_in_nats": float(gain.mean()) if num_rows else None,
+        "standard_error_of_the_gain": float(gain.std() / math.sqrt(num_rows)) if num_rows > 1 else None,
+        "most_that_can_be_gained": q.bounds.width if q.certificate is None else q.bounds.high + q.certificate.tolerance,
+    }
+
+
+def _page(report: dict[str, Any]) -> str:
+    return templates().get_template("report.html.j2").render(report=report)

@@ -1,0 +1,341 @@
+"""Releases: paid for before drawn, written whole or not at all, nothing handed out that is not covered."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, make_density, normal
+from ledgers import BudgetExceededError, MemoryLedger
+from scipy import stats
+from torch import Tensor, nn
+
+from pyro_mbde import (
+    DensityRatio,
+    MollifiedExpFamily,
+    UnwrittenReleaseError,
+    WeakLearner,
+    exact_posterior,
+    fresh_chains,
+    release,
+    run_mcmc,
+)
+from pyro_mbde.releases import files, releasing
+from pyro_mbde.releases.columns import released_columns
+from pyro_mbde.releases.files import write_together
+
+
+@pytest.fixture
+def plane() -> MollifiedExpFamily:
+    return make_density(normal(2))
+
+
+def test_rows_and_charge(plane: MollifiedExpFamily) -> None:
+    ledger = MemoryLedger()
+    released = release(plane, 7, ledger, "clinic", purpose="a look", who="owner", columns=["height", "weight"])
+    assert list(released.rows.columns) == ["height", "weight"]
+    assert released.rows.shape == (7, 2)
+    assert released.charge is ledger.charges[0]
+    assert (released.charge.fingerprint, released.charge.num_draws) == (plane.fingerprint, 7)
+    assert (released.charge.guarantee, released.charge.purpose) == (plane.guarantee, "a look")
+    assert released.card["account"]["spent"]["epsilon"] == released.card["cost_of_this_release"]["epsilon"] == 7.0
+    assert released.card["account"]["epsilon_left"] == 3.0
+    assert plane.fingerprint not in repr(released)
+
+
+@pytest.mark.parametrize("name", sorted(BASES))
+def test_every_base(name: str) -> None:
+    density = make_density(BASES[name]())
+    try:
+        released = release(density, 3, MemoryLedger(), "clinic", progress=False)
+    except TypeError as error:  # a base that no file can describe has no fingerprint
+        assert "base must" in str(error)
+        return
+    values = torch.tensor(released.rows.to_numpy()).reshape(3, *density.event_shape)
+    assert bool(torch.isfinite(density.log_prob(values)).all())
+
+
+def test_paid_before_drawn(plane: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ledger = MemoryLedger(epsilon=3.0)
+    drawn: list[int] = []
+
+    def record(q: MollifiedExpFamily, num_draws: int, **options: object) -> Tensor:
+        assert "charge" in ledger.calls
+        drawn.append(num_draws)
+        return torch.zeros(num_draws, 2)
+
+    monkeypatch.setattr(releasing, "private_draws", record)
+    release(plane, 3, ledger, "clinic")
+    with pytest.raises(BudgetExceededError):
+        release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
+    assert drawn == [3]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_leaves_a_charge_and_no_rows(
+    plane: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> Tensor:
+        raise KeyboardInterrupt
+
+    ledger = MemoryLedger()
+    monkeypatch.setattr(releasing, "private_draws", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
+    assert len(ledger.charges) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestRefused:
+    def refuse(self, q: object, reason: str, **options: object) -> None:
+        ledger = MemoryLedger()
+        with pytest.raises(TypeError, match=reason):
+            release(q, 3, ledger, "clinic", **options)  # type: ignore[arg-type]
+        assert ledger.calls == []
+
+    def test_chains(self, plane: MollifiedExpFamily) -> None:
+        for kernel in ("random_walk", "hmc"):
+            chains = run_mcmc(plane, kernel=kernel, num_samples=5, warmup_steps=5, num_chains=1, progress=False)
+            self.refuse(chains, "got a Chains.*A chain's states are not private.*num_steps")
+            self.refuse(chains.draws, "Of numbers nobody can tell")
+
+    def test_draws_that_are_made(self, plane: MollifiedExpFamily) -> None:
+        self.refuse(fresh_chains(plane, 3, 5, progress=False), "charged before they are made")
+        self.refuse(plane.sample((3,)), "got a Tensor.*nobody can tell")
+        self.refuse(np.zeros((3, 2)), "nobody can tell")
+        self.refuse(pd.DataFrame({"a": [1.0]}), "nobody can tell")
+
+    def test_what_has_no_guarantee(self) -> None:
+        self.refuse(normal(2), "carry no integral-privacy guarantee")
+        learner = WeakLearner(hidden_sizes=(4,), num_frequencies=0, num_steps=1, batch_size=None)
+        ratio = DensityRatio(normal(2), weak_learner=learner, ensemble_size=1, progress=False).fit(torch.randn(20, 2))
+        self.refuse(ratio, "learned ratio has no bound.*mollify")
+        self.refuse("q", "Pass what MBDE.fit")
+
+    def test_what_has_no_name(self) -> None:
+        class Own(nn.Module):
+            def forward(self, value: Tensor) -> Tensor:
+                return value[..., :1]
+
+        density = MollifiedExpFamily(normal(2), Own(), torch.tensor([0.1]), 0.0)
+        ledger = MemoryLedger()
+        with pytest.raises(TypeError, match="statistics must be of this library"):
+            release(density, 3, ledger, "clinic")
+        assert ledger.charges == []
+
+    def test_arguments(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        ledger = MemoryLedger()
+        for error, match, options in (
+            (ValueError, "columns must be 2 as a row of q has", {"columns": ["a"]}),
+            (ValueError, "differ from one another", {"columns": ["a", "a"]}),
+            (ValueError, "be printable", {"columns": ["a", "b\n"]}),
+            (TypeError, "columns must be a list of strings", {"columns": "ab"}),
+            (TypeError, "columns must be a list of strings", {"columns": [1, 2]}),
+            (TypeError, "purpose must be a string", {"purpose": 3}),
+            (TypeError, "who must be a string", {"who": 3}),
+            (TypeError, "path must be a path", {"path": 3}),
+            (ValueError, "path must end in .csv or .parquet", {"path": tmp_path / "rows.txt"}),
+            (FileNotFoundError, "folder that exists", {"path": tmp_path / "no" / "rows.csv"}),
+            (ValueError, "num_steps must be at least 0", {"num_steps": -1}),
+            (TypeError, "constant_time must be True or False", {"constant_time": "yes"}),
+            (ValueError, "seed must be at least 0", {"seed": -1}),
+        ):
+            with pytest.raises(error, match=match):
+                release(plane, 3, ledger, "clinic", **options)
+        for count, kind in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
+            with pytest.raises(kind, match="num_draws must be"):
+                release(plane, count, ledger, "clinic")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="q must have an empty batch shape"):
+            release(plane.expand([3]), 3, ledger, "clinic")
+        with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
+            release(make_density(normal(2), epsilon=60.0, num_rounds=30), 3, ledger, "clinic")
+        assert ledger.calls == []
+        with pytest.raises(ValueError, match="name must be an account's"):
+            release(plane, 3, ledger, "other")
+        assert ledger.charges == []
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestFiles:
+    def test_csv(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        released = release(plane, 5, MemoryLedger(), "clinic", path=tmp_path / "rows.csv", columns=["a", "b"])
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["rows.card.html", "rows.card.json", "rows.csv"]
+        read = pd.read_csv(tmp_path / "rows.csv", dtype=np.float32)
+        pd.testing.assert_frame_equal(read, released.rows)
+
+    def test_parquet(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        pytest.importorskip("pyarrow")
+        released = release(plane, 5, MemoryLedger(), "clinic", path=str(tmp_path / "rows.parquet"))
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "rows.parquet"), released.rows)
+
+    def test_without_pyarrow(self, plane: MollifiedExpFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "find_spec", lambda name: None)
+        ledger = MemoryLedger()
+        with pytest.raises(ImportError, match=re.escape("pip install 'pyro_mbde[parquet]'")):
+            release(plane, 5, ledger, "clinic", path=tmp_path / "rows.parquet")
+        assert ledger.calls == []
+
+    @pytest.mark.parametrize("name", ["rows.csv", "rows.card.json", "rows.card.html"])
+    def test_nothing_is_overwritten(self, plane: MollifiedExpFamily, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_text("mine")
+        ledger = MemoryLedger()
+        with pytest.raises(FileExistsError, match="A release is never overwritten"):
+            release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
+        assert ledger.calls == []
+        assert (tmp_path / name).read_text() == "mine"
+
+    def test_a_file_that_appears_meanwhile(
+        self, plane: MollifiedExpFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows that are paid for are not lost, and no card is left without them."""
+
+        def draw(q: MollifiedExpFamily, num_draws: int, **options: object) -> Tensor:
+            (tmp_path / "rows.csv").write_text("another's")
+            return torch.zeros(num_draws, 2)
+
+        monkeypatch.setattr(releasing, "private_draws", draw)
+        with pytest.raises(UnwrittenReleaseError, match="paid for and drawn, but were not written") as caught:
+            release(plane, 2, MemoryLedger(), "clinic", path=tmp_path / "rows.csv")
+        assert caught.value.release.rows.shape == (2, 2)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["rows.csv"]
+        assert (tmp_path / "rows.csv").read_text() == "another's"
+
+    @pytest.mark.parametrize("fails_at", range(3))
+    @pytest.mark.parametrize("call", ["fsync", "link"])
+    def test_all_or_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, call: str) -> None:
+        real, count = getattr(os, call), iter(range(100))
+
+        def fail(*arguments: object) -> None:
+            if next(count) == fails_at:
+                raise KeyboardInterrupt
+            real(*arguments)
+
+        monkeypatch.setattr(files.os, call, fail)
+        with pytest.raises(KeyboardInterrupt):
+            write_together([(tmp_path / name, b"x") for name in "abc"])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_file_systems_without_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*arguments: object) -> None:
+            raise PermissionError("no links here")
+
+        monkeypatch.setattr(files.os, "link", refuse)
+        write_together([(tmp_path / name, name.encode()) for name in "ab"])
+        assert [(tmp_path / name).read_text() for name in "ab"] == ["a", "b"]
+        with pytest.raises(FileExistsError):
+            write_together([(tmp_path / name, b"x") for name in "cab"])
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "b"]
+        assert (tmp_path / "a").read_text() == "a"
+
+    def test_a_folder_that_cannot_be_written_to(
+        self, plane: MollifiedExpFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: object) -> int:
+            raise PermissionError("read-only")
+
+        monkeypatch.setattr(files.os, "open", refuse)
+        ledger = MemoryLedger()
+        with pytest.raises(PermissionError):
+            release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
+        assert ledger.calls == []
+
+
+class TestWaysOfDrawing:
+    def test_default_is_constant_time(self, plane: MollifiedExpFamily) -> None:
+        draws = release(plane, 3, MemoryLedger(), "clinic").card["draws"]
+        assert draws["fixed_work"]
+        assert draws["num_proposals"] == 40
+        assert "cryptographic" in draws["randomness"]
+
+    def test_exact(self, plane: MollifiedExpFamily) -> None:
+        card = release(plane, 3, MemoryLedger(), "clinic", constant_time=False).card
+        assert not card["draws"]["fixed_work"]
+        assert any("may depend on the table" in limit for limit in card["does_not_promise"])
+
+    def test_last_states_of_fresh_chains(self, plane: MollifiedExpFamily) -> None:
+        ledger = MemoryLedger()
+        released = release(plane, 4, ledger, "clinic", num_steps=20)
+        assert released.charge.guarantee == fresh_chains(plane, 1, 1, progress=False).guarantee
+        assert released.card["guarantee_of_one_row"]["log_ratio_range"] == 2.0
+        assert released.card["draws"]["num_steps"] == 20
+        assert released.rows.shape == (4, 2)
+
+    def test_a_base_without_inverse_is_told(self) -> None:
+        draws = release(make_density(BASES["gamma"]()), 3, MemoryLedger(), "clinic").card["draws"]
+        assert "which is not cryptographic" in draws["randomness"]
+
+    def test_an_exact_posterior(self) -> None:
+        prior = make_density(dist.Normal(0.0, 1.0))
+        posterior = exact_posterior(prior, dist.Normal(0.5, 0.5**0.5))
+        released = release(posterior, 2, MemoryLedger(), "clinic")
+        assert released.card["guarantee_of_one_row"]["epsilon"] == posterior.guarantee.epsilon
+        assert released.card["density"]["base_text"] == "Normal(loc=0.5, scale=0.707107)"
+
+    def test_a_seed_is_said_aloud_everywhere(self, plane: MollifiedExpFamily, tmp_path: Path) -> None:
+        with pytest.warns(UserWarning, match="not private"):
+            first = release(plane, 3, MemoryLedger(), "clinic", seed=5, path=tmp_path / "rows.csv")
+        with pytest.warns(UserWarning, match="not private"):
+            second = release(plane, 3, MemoryLedger(), "clinic", seed=5)
+        pd.testing.assert_frame_equal(first.rows, second.rows)
+        assert first.card["test_only"]
+        assert "TEST ONLY" in (tmp_path / "rows.card.html").read_text()
+
+    def test_rows_follow_the_density(self) -> None:
+        """Two-sample test of each coordinate, level 1e-6."""
+        density = make_density(normal(2), epsilon=3.0)
+        rows = release(density, 4000, MemoryLedger(epsilon=1e5), "clinic", progress=False).rows
+        exact = density.sample((20_000,))
+        for index in range(2):
+            assert stats.ks_2samp(rows.iloc[:, index], exact[:, index].numpy()).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("uniform-scalar", [(-1.0, 3.0, False)]),
+        ("uniform-box", [(0.0, 1.0, False), (10.0, 30.0, False)]),
+        ("normal-2d", [(None, None, False)] * 2),
+        ("mixture-2d", [(None, None, False)] * 2),
+        ("gamma", [(0.0, None, False)]),
+        ("logit-normal", [(0.0, 1.0, False)]),
+        ("dirichlet", [(0.0, 1.0, False)] * 3),
+        ("poisson", [(0.0, None, True)]),
+        ("categorical", [(0.0, 3.0, True)]),
+        ("bernoulli-3d", [(0.0, 1.0, True)] * 3),
+        ("one-hot", [(0.0, 1.0, True)] * 3),
+    ],
+)
+def test_public_ranges(name: str, expected: list[object]) -> None:
+    columns = released_columns(make_density(BASES[name]()), None)
+    assert [tuple(column)[1:] for column in columns] == expected
+
+
+def test_names_of_columns() -> None:
+    assert [column.name for column in released_columns(make_density(normal(2)), None)] == ["x0", "x1"]
+    assert [column.name for column in released_columns(make_density(dist.Normal(0.0, 1.0)), None)] == ["x"]
+
+
+def test_a_card_that_cannot_be_made_costs_nothing(plane: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(card: object) -> bytes:
+        raise RuntimeError("template")
+
+    ledger = MemoryLedger()
+    monkeypatch.setattr(releasing, "card_page", fail)
+    with pytest.raises(RuntimeError, match="template"):
+        release(plane, 1, ledger, "clinic")
+    assert ledger.charges == []
+
+
+def test_dates_of_any_kind() -> None:
+    class Ledger(MemoryLedger):
+        def charge(self, *arguments: object, **options: object) -> object:
+            return SimpleNamespace(when="2027-02-03T04:05:06+00:00")
+
+    assert release(make_density(normal(1)), 1, Ledger(), "clinic").card["date"] == "2027-02-03"
