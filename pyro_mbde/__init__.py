@@ -13,7 +13,10 @@ from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
+from pyro_mbde.privacy.accounts import Account, BudgetExceededError, Charge
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.ledger import Ledger
+from pyro_mbde.privacy.ledger_database import LedgerError
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
 from pyro_mbde.sampling.independence import IndependenceSampler, total_variation_bound
@@ -30,15 +33,20 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MBDE",
+    "Account",
     "BoundedClassifiers",
     "Bounds",
+    "BudgetExceededError",
     "Certificate",
     "Chains",
+    "Charge",
     "DensityRatio",
     "DrawBudget",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
+    "Ledger",
+    "LedgerError",
     "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",
