@@ -8,7 +8,7 @@ ARVIZ_BIN := $(ARVIZ_VENV)/bin
 ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures arviz lint types doctest docs clean
+.PHONY: help demo test slow ledger figures arviz lint types doctest docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -29,6 +29,9 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 
 slow: $(INSTALLED)  ## Run the longer tests
 	$(BIN)/python -m pytest -n 2 -m slow
+
+ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
+	.ci/postgresql $(BIN)/python -m pytest tests/test_ledger.py -n 2
 
 figures: $(INSTALLED)  ## Draw the figures of the paper, and to choose by, from small tables, hardly trained
 	rm -rf results/quick
