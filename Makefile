@@ -27,8 +27,8 @@ demo: $(INSTALLED)  ## Fit a private density to a real medical table, draw rows,
 test: $(INSTALLED)  ## Run the tests and measure their coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
 
-slow: $(INSTALLED)  ## Run the longer tests
-	$(BIN)/python -m pytest -n 2 -m slow
+slow: $(INSTALLED)  ## Run the longer tests, but for the ledger's
+	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/test_ledger.py
 
 ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
 	.ci/postgresql $(BIN)/python -m pytest tests/test_ledger.py -n 2

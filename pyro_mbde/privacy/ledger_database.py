@@ -76,11 +76,14 @@ class Database:
         self._timeout = timeout
         self._engine = self._make_engine()
         self._process = os.getpid()
-        with self._clear_errors():
+        try:
             if self.read(read_version) != newest_version():
                 self.write(lambda connection: prepare(connection, datetime.now(UTC)))
             if self.is_sqlite:
                 self._write_ahead()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_sqlite(self) -> bool:
@@ -104,7 +107,7 @@ class Database:
         """
         with self._clear_errors(), self._own_engine().connect() as connection:
             if not self.is_sqlite:
-                connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
                 return work(connection)
 
