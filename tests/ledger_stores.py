@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,13 @@ def rehash(kind: str, row: dict[str, Any]) -> str:
     return entry_hash(kind, row)
 
 
-def charge_until(url: str, worker: int, seconds: float, folder: str) -> None:
-    """Charges to two accounts for some time, and writes what was granted."""
+def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barrier) -> None:
+    """Charges to two accounts for some time, and until refused, and writes what was granted."""
     generator, granted, refused = random.Random(worker), {"small": 0, "large": 0}, 0
+    begin.wait()
     stop = time.monotonic() + seconds
     with Ledger(url) as ledger:
-        while time.monotonic() < stop:
+        while time.monotonic() < stop or not refused:
             name = generator.choice(["small", "large", "large"])
             num_draws = generator.randint(1, 3)
             try:
@@ -103,7 +105,8 @@ def charge_until(url: str, worker: int, seconds: float, folder: str) -> None:
 
 
 def charge_and_draw(url: str, path: str) -> None:
-    """Charges, then "draws": appends the number of the charge to a file."""
+    """Charges, then "draws": appends the number of the charge to a file; another file tells that it has begun."""
+    Path(f"{path}.begun").touch()
     with Ledger(url) as ledger, open(path, "ab", buffering=0) as file:
         while True:
             charge = ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])

@@ -115,19 +115,19 @@ def read_version(connection: Connection) -> int:
         NotALedgerError: it holds something else, or a ledger that is too new.
     """
     inspector = inspect(connection)
-    names = set(inspector.get_table_names())
-    if not names & set(metadata.tables):
+    if not inspector.has_table(heads.name):
+        names = set(inspector.get_table_names())
+        if names & set(metadata.tables):
+            raise NotALedgerError(f"its table {heads.name} is missing")
         # A server's database may hold other tables beside; a file that does is another program's.
         if names and connection.dialect.name == "sqlite":
             raise NotALedgerError("it is a database of something else")
         return 0
-    if heads.name not in names or not {"id", "version", "hash"} <= {
-        c["name"] for c in inspector.get_columns(heads.name)
-    }:
-        raise NotALedgerError(f"its table {heads.name} is missing or another's")
-    version = connection.scalar(select(heads.c.version).where(heads.c.id == 1))
+    # Whatever columns it has: it may be of another version, or another program's.
+    row = connection.execute(text(f"SELECT * FROM {heads.name}")).mappings().first()
+    version = row.get("version") if row is not None else None
     if not isinstance(version, int) or version < 1:
-        raise NotALedgerError(f"its table {heads.name} has no valid version")
+        raise NotALedgerError(f"its table {heads.name} tells no version: it is another program's, or damaged")
     if version > newest_version():
         raise NotALedgerError(
             f"a newer release of pyro_mbde wrote it, in version {version}, and this one reads up to "
