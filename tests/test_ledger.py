@@ -180,7 +180,7 @@ def test_iid_is_the_exact_curve_of_one_density(ledger: Ledger) -> None:
     assert ledger.spent("iid").epsilon == pytest.approx(compose(CERTIFIED, 10, 1e-6).epsilon, rel=1e-4)
     assert ledger.affordable("iid", CERTIFIED, ONE) == more - 10
     assert ledger.affordable("iid", CERTIFIED, TWO) == 0
-    with pytest.raises(ValueError, match=f"fingerprint must name the one density of account 'iid', {ONE}.*rule 'zcdp'"):
+    with pytest.raises(ValueError, match="fingerprint must name the one density .* 'iid' is for.*rule 'zcdp'"):
         ledger.charge("iid", CERTIFIED, 1, fingerprint=TWO)
     with pytest.raises(ValueError, match="guarantee must be that of account 'iid'"):
         ledger.charge("iid", UNIT, 1, fingerprint=ONE)

@@ -115,7 +115,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Charge:
-    """Draws that an account has paid for. All of it is public.
+    """Draws that an account has paid for. All of it is public but for the fingerprint and the hash.
 
     Attributes:
         number: place in the ledger, which also counts the openings of accounts.
@@ -264,7 +264,7 @@ def other_density(account: Account, tallies: Iterable[Tally], guarantee: Guarant
     remedy = "Open another account for it, or one with the rule 'zcdp', which bears several densities."
     for tally in tallies:
         if tally.fingerprint != fingerprint:
-            constraint = f"name the one density of account {account.name!r}, {tally.fingerprint}"
+            constraint = f"name the one density that account {account.name!r} is for"
             return message("fingerprint", constraint, fingerprint, remedy)
         if tally.guarantee != guarantee:
             return message("guarantee", f"be that of account {account.name!r}, {tally.guarantee}", guarantee, remedy)

@@ -69,8 +69,10 @@ class Ledger:
     cannot write tells: pass it to :meth:`verify`. Nor does the ledger see draws that were never charged.
 
     Privacy:
-        The ledger holds public facts only: guarantees, numbers of draws, fingerprints, purposes, names and times. A
-        purpose must not tell of the table.
+        For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
+        so is all that a refusal tells; a purpose must not tell of the table. A fingerprint is not, if it is computed
+        from the density: whoever has it can test guesses at the table. Nor, then, are hashes and the head, which depend
+        on it: note the head where auditors read it, and do not hand it out with rows.
 
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or

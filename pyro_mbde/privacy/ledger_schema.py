@@ -20,7 +20,6 @@ from sqlalchemy import (
     Text,
     insert,
     inspect,
-    select,
     text,
     update,
 )
