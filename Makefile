@@ -8,7 +8,7 @@ ARVIZ_BIN := $(ARVIZ_VENV)/bin
 ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow figures arviz lint types doctest docs clean
+.PHONY: help demo test slow ledger figures arviz lint types doctest docs clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -27,8 +27,11 @@ demo: $(INSTALLED)  ## Fit a private density to a real medical table, draw rows,
 test: $(INSTALLED)  ## Run the tests and measure their coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
 
-slow: $(INSTALLED)  ## Run the longer tests
-	$(BIN)/python -m pytest -n 2 -m slow
+slow: $(INSTALLED)  ## Run the longer tests, but for the ledger's
+	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/test_ledger.py
+
+ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
+	.ci/postgresql $(BIN)/python -m pytest tests/test_ledger.py -n 2
 
 figures: $(INSTALLED)  ## Draw the figures of the paper, and to choose by, from small tables, hardly trained
 	rm -rf results/quick

@@ -13,8 +13,11 @@ from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
+from pyro_mbde.privacy.accounts import Account, BudgetExceededError, Charge
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.leaks import PrivacyLeakWarning
+from pyro_mbde.privacy.ledger import Ledger
+from pyro_mbde.privacy.ledger_database import LedgerError
 from pyro_mbde.releases.releasing import Release, UnwrittenReleaseError, release
 from pyro_mbde.releases.report import private_report
 from pyro_mbde.sampling.chains import Chains
@@ -34,16 +37,21 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MBDE",
+    "Account",
     "BoundedClassifiers",
     "Bounds",
+    "BudgetExceededError",
     "Certificate",
     "Chains",
     "Column",
+    "Charge",
     "DensityRatio",
     "DrawBudget",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
+    "Ledger",
+    "LedgerError",
     "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",

@@ -1,0 +1,334 @@
+"""Accounts of a privacy budget and the rules that they are charged by."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from pyro_mbde._runtime import check_choice, check_epsilon, check_number, message
+from pyro_mbde.privacy.accounting import EXACT, PURE, ZCDP, TotalCost, compose, zcdp_of_draw
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
+from pyro_mbde.privacy.zcdp import zcdp_epsilon
+
+RULES = ("pure", "zcdp", "iid")
+#: More draws of one density than this are never counted.
+MOST_COUNTED = 10**12
+#: Counted on the safe side for the rounding of logarithms and of zCDP, as a share.
+_RESERVE = 1e-12
+_LONGEST_NAME, _LONGEST_TEXT = 200, 2000
+
+
+class BudgetExceededError(ValueError):
+    """A charge that an account cannot bear. Nothing was charged, and nothing may be drawn.
+
+    Its message holds public numbers only: of the account, of what was charged before, and of what was asked.
+    """
+
+
+@dataclass(frozen=True)
+class Account:
+    r"""A limit on what draws from one table may cost together, whoever draws them and whatever they look at before.
+
+    **Theorem.** Let every fit and every charge be chosen by looking at what was drawn before and at public facts, and
+    let only what was charged be drawn. For any two tables, and any set S of everything that is ever handed out (primes
+    for the other table), :math:`\Pr[S] \le e^{\epsilon} \Pr[S'] + \delta`, with :math:`\epsilon, \delta` the account's.
+
+    **What the rules keep**, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta
+    set aside for certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
+
+    .. math::
+        \text{pure:} \quad & \textstyle\sum k_i \epsilon_i + \sum \log \frac{1}{1 - \delta_i} \le \epsilon , \quad
+            \sum \delta_i \le C = \delta \\
+        \text{zcdp:} \quad & \epsilon_{\rho}(\textstyle\sum k_i \rho_i, \; \delta - C) + \log \frac{1}{1 - C}
+            \le \epsilon , \quad \sum \delta_i \le C \\
+        \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) + \log \frac{1}{1 - C} \le \epsilon , \quad
+            \delta_1 \le C , \quad \text{one density only,}
+
+    with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` the conversion of
+    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the least of what
+    :func:`~pyro_mbde.compose` knows of k draws of one density, certificates apart.
+
+    **Proof.** *Certificates.* The i-th fails with probability :math:`f_i \le \delta_i`, given all that came before. Let
+    P be the law of all that is handed out, and :math:`P^\circ` the law if each fit were made on condition that its
+    certificate holds. On paths without failure :math:`dP = \prod (1 - f_i) \, dP^\circ`, and on every path
+    :math:`\prod (1 - f_i) \ge \prod (1 - \delta_i) \ge 1 - \sum \delta_i \ge 1 - C`. So
+
+    .. math::
+        P(S) \le P^\circ(S) + C , \qquad
+        dP^{\circ\prime} \le e^{L} dP' , \quad
+        L = \textstyle\sum \log \frac{1}{1 - \delta_i} \le \log \frac{1}{1 - C} .
+
+    It remains to compare :math:`P^\circ` with :math:`P^{\circ\prime}`. Fix the randomness of the fits on either side:
+    what holds for every choice of it holds for the mixtures. Given the past, each draw is then from one density, q or
+    q', that a guarantee ties together, and which guarantee it is the past has settled.
+
+    *Pure.* On every path the log-ratios add up, :math:`dP^\circ \le e^{\sum k_i \epsilon_i} dP^{\circ\prime} \le
+    e^{\sum k_i \epsilon_i + L} dP' \le e^{\epsilon} dP'`. The limit holds on every path, so it does not matter that
+    the sum differs between them.
+
+    *zCDP.* For :math:`\alpha > 1` let M be the product over draws of :math:`(q/q')^\alpha e^{-\alpha (\alpha - 1)
+    \rho_i}`. Given the past its expectation under :math:`P^{\circ\prime}` does not grow from draw to draw, as
+    :math:`\rho_i` is settled before the draw. With :math:`\sum k_i \rho_i \le \rho` on every path the Rényi divergence
+    of order alpha is at most :math:`\alpha \rho`, whence :math:`P^\circ(S) \le e^{\epsilon_\rho} P^{\circ\prime}(S) +
+    \delta - C`, and with the certificates the claim.
+
+    *iid.* Let k be the largest number of draws that the account can ever bear. However many are drawn and when, what is
+    handed out is a function of k independent draws of one density, which cost what is stated.
+
+    **Why a rule is for good.** Each proof needs its limit on every path. Were the rule chosen by looking at draws, on
+    some paths only one limit would hold and on others only the other, and neither sum would be bounded on all. For the
+    same reason delta is split when the account is opened: then no later choice of a certificate can change what is left
+    for the conversion. A refusal tells nothing: it depends on public numbers alone.
+
+    **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
+    a hundred draws at 0.1 cost 10. Logarithms, zCDP and the exact curve are rounded up.
+
+    One table should have one account. What is charged to several accounts of one table, or read from it by other means,
+    adds up beyond either.
+
+    Attributes:
+        name: of the account, unique in its ledger.
+        epsilon: limit in nats, above 0.
+        delta: limit, in [0, 1).
+        rule: ``pure``, ``zcdp`` or ``iid``.
+        certificate_delta: C, what the certificates of all fits together may take of delta.
+        opened: when, in UTC.
+
+    References:
+        Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
+        Accounting via a Rényi Filter. 2021. Theorem 3.1 (zCDP).
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    rule: str
+    certificate_delta: float
+    opened: datetime
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Draws that an account has paid for. All of it is public but for the fingerprint and the hash.
+
+    Attributes:
+        number: place in the ledger, which also counts the openings of accounts.
+        account: name of the account.
+        when: what the clock said, in UTC; the order of charges is that of their numbers.
+        fingerprint: name of the fitted density, in hexadecimal digits.
+        num_draws: how many draws it pays for.
+        guarantee: of one draw.
+        purpose: what it was for, in the words of who charged it.
+        who: who charged it.
+        hash: SHA-256 of all the above and of the hash before.
+    """
+
+    number: int
+    account: str
+    when: datetime
+    fingerprint: str
+    num_draws: int
+    guarantee: Guarantee
+    purpose: str
+    who: str
+    hash: str
+
+
+class Tally(NamedTuple):
+    """All draws of one density at one guarantee that an account has paid for."""
+
+    fingerprint: str
+    guarantee: Guarantee
+    num_draws: int
+
+
+def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_delta: Any, opened: datetime) -> Account:
+    """Returns an account, after a check of every argument, with delta split by its rule.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range, or the parts of delta leave nothing of epsilon.
+    """
+    name = check_text("name", name, _LONGEST_NAME)
+    if not name:
+        raise ValueError(message("name", "be at least one character long", name))
+    epsilon = check_epsilon(epsilon)
+    check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account without limit keeps nothing.")
+    # Adding 0 makes -0.0 the 0.0 that databases give back.
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1) + 0.0
+    check_choice("rule", rule, RULES)
+    if rule == "pure":
+        if certificate_delta is not None and certificate_delta != delta:
+            remedy = "Leave it out: under this rule certificates may take all of delta."
+            raise ValueError(message("certificate_delta", "be delta under the rule 'pure'", certificate_delta, remedy))
+        return Account(name, epsilon, delta, rule, delta, opened)
+    if not delta > 0:
+        raise ValueError(message("delta", f"be above 0 under the rule {rule!r}", delta, "Or use the rule 'pure'."))
+    if certificate_delta is None:
+        certificate_delta = delta / 10
+    constraint = f"be at least 0 and below delta, {delta:g}"
+    certificate_delta = check_number("certificate_delta", certificate_delta, constraint, lambda c: 0 <= c < delta) + 0.0
+    account = Account(name, epsilon, delta, rule, certificate_delta, opened)
+    if not (_available(account) > 0 and _conversion_delta(account) > 0):
+        remedy = "Certificates take log 1/(1 - certificate_delta) of it, and part of delta: allow more of either."
+        raise ValueError(message("epsilon", "be above what certificates take of it", epsilon, remedy))
+    return account
+
+
+def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
+    """Returns ``value``, or raises if it is no string of printable characters, or one that is too long."""
+    if not isinstance(value, str):
+        raise TypeError(message(name, "be a string", value))
+    if len(value) > longest:
+        raise ValueError(message(name, f"be at most {longest} characters long", value[:20] + "..."))
+    if not value.isprintable() or value != value.strip():
+        raise ValueError(message(name, "be printable characters on one line, without spaces around them", value))
+    return str(value)
+
+
+def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
+    """Returns what draws cost together under an account's rule; of nothing, 0.
+
+    For zCDP and the exact curve it includes all that was set aside for certificates, used or not.
+    """
+    tallies = list(tallies)
+    if not tallies:
+        return TotalCost(0.0, 0.0, {"pure": PURE, "zcdp": ZCDP, "iid": EXACT}[account.rule])
+    if any(math.isinf(tally.guarantee.epsilon) for tally in tallies):
+        return TotalCost(math.inf, account.delta, PURE)
+    if account.rule == "pure":
+        # The exact sum is at most the limit's decimal, so rounded to the nearest float it is at most the limit.
+        return TotalCost(_to_float(_pure_epsilon(tallies)), _to_float(_certificates(tallies)), PURE)
+    set_aside = _set_aside(account)
+    if account.rule == "zcdp":
+        return TotalCost(_zcdp_epsilon(account, tallies) + set_aside, account.delta, ZCDP)
+    first, num_draws = tallies[0], sum(tally.num_draws for tally in tallies)
+    uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
+    total = compose(uncertified, num_draws, _conversion_delta(account))
+    epsilon = total.epsilon + set_aside
+    if epsilon > account.epsilon and is_affordable(account, tallies):  # proved otherwise than by the search
+        epsilon = account.epsilon
+    return TotalCost(epsilon, account.delta, total.rule)
+
+
+def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
+    """Returns whether draws together are within an account's limits, under its rule."""
+    tallies = list(tallies)
+    if any(tally.num_draws > MOST_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
+        return False
+    if _certificates(tallies) > _exact(account.certificate_delta):
+        return False
+    if account.rule == "pure":
+        return _pure_epsilon(tallies) <= _exact(account.epsilon)
+    if account.rule == "zcdp":
+        return not tallies or _zcdp_epsilon(account, tallies) <= _available(account)
+    if len({tally[:2] for tally in tallies}) > 1:
+        return False
+    return all(_iid_holds(account, tally.guarantee, tally.num_draws) for tally in tallies)
+
+
+def add_draws(tallies: Iterable[Tally], more: Tally) -> list[Tally]:
+    """Returns tallies with draws added to those of the same density and guarantee."""
+    rest = [tally for tally in tallies if tally[:2] != more[:2]]
+    before = sum(tally.num_draws for tally in tallies if tally[:2] == more[:2])
+    return [*rest, more._replace(num_draws=before + more.num_draws)]
+
+
+def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> int:
+    """Returns how many more draws of a density an account can bear, at most :data:`MOST_COUNTED`."""
+    tallies = list(tallies)
+
+    def holds(num_draws: int) -> bool:
+        return is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
+
+    low, high = 0, 1
+    while high <= MOST_COUNTED and holds(high):
+        low, high = high, 2 * high
+    high = min(high, MOST_COUNTED + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def other_density(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> str:
+    """Returns why an account for draws of one density does not bear these, or nothing."""
+    if account.rule != "iid":
+        return ""
+    remedy = "Open another account for it, or one with the rule 'zcdp', which bears several densities."
+    for tally in tallies:
+        if tally.fingerprint != fingerprint:
+            constraint = f"name the one density that account {account.name!r} is for"
+            return message("fingerprint", constraint, fingerprint, remedy)
+        if tally.guarantee != guarantee:
+            return message("guarantee", f"be that of account {account.name!r}, {tally.guarantee}", guarantee, remedy)
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _exact(number: float) -> Fraction:
+    """The decimal that a number prints as, which is what people add up."""
+    return Fraction(repr(number))
+
+
+def _to_float(number: Fraction) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _certificate_deltas(tallies: list[Tally]) -> list[float]:
+    """Once for each guarantee of a density: on the safe side, where two rest on the same certificate."""
+    return [tally.guarantee.delta for tally in tallies if tally.guarantee.delta > 0]
+
+
+def _certificates(tallies: list[Tally]) -> Fraction:
+    return sum((_exact(delta) for delta in _certificate_deltas(tallies)), Fraction(0))
+
+
+def _pure_epsilon(tallies: list[Tally]) -> Fraction:
+    draws = sum((tally.num_draws * _exact(tally.guarantee.epsilon) for tally in tallies), Fraction(0))
+    shares = math.fsum(-math.log1p(-delta) for delta in _certificate_deltas(tallies))
+    return draws + Fraction(shares * (1 + _RESERVE))
+
+
+def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
+    try:
+        rho = math.fsum(tally.num_draws * zcdp_of_draw(tally.guarantee) for tally in tallies) * (1 + _RESERVE)
+    except OverflowError:
+        return math.inf
+    return zcdp_epsilon(rho, _conversion_delta(account)) * (1 + _RESERVE) if rho < math.inf else math.inf
+
+
+@functools.lru_cache(maxsize=1024)
+def _iid_holds(account: Account, guarantee: Guarantee, num_draws: int) -> bool:
+    """Whether any of the three bounds of ``compose`` is within what the account has; the dearest to compute last."""
+    available = _available(account)
+    if num_draws * _exact(guarantee.epsilon) <= _exact(available):
+        return True
+    if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= available:
+        return True
+    return num_draws <= MOST_DRAWS and is_within(guarantee, num_draws, available, _conversion_delta(account))
+
+
+def _set_aside(account: Account) -> float:
+    """What the certificates take of epsilon."""
+    return -math.log1p(-account.certificate_delta) * (1 + _RESERVE)
+
+
+def _available(account: Account) -> float:
+    """What they leave; rounded down, unless they take nothing."""
+    return math.nextafter(account.epsilon - _set_aside(account), 0.0) if account.certificate_delta else account.epsilon
+
+
+def _conversion_delta(account: Account) -> float:
+    if not account.certificate_delta:
+        return account.delta
+    return math.nextafter(account.delta - account.certificate_delta, 0.0)

@@ -1,0 +1,405 @@
+"""A ledger of privacy budgets: accounts, what draws were charged to them, and proof that nothing was changed since."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from pyro_mbde._runtime import check_count, check_number, message
+from pyro_mbde.privacy import ledger_schema as schema
+from pyro_mbde.privacy.accounting import TotalCost
+from pyro_mbde.privacy.accounts import (
+    MOST_COUNTED,
+    Account,
+    BudgetExceededError,
+    Charge,
+    Tally,
+    add_draws,
+    affordable_draws,
+    check_text,
+    is_affordable,
+    make_account,
+    other_density,
+    spent_by,
+)
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.ledger_chain import Verification
+from pyro_mbde.privacy.ledger_database import Database, LedgerError
+from pyro_mbde.privacy.ledger_rows import (
+    append,
+    check_last,
+    density_row,
+    read_account,
+    read_head,
+    read_rows,
+    read_tallies,
+    to_account,
+    to_charge,
+    write_tally,
+)
+from pyro_mbde.privacy.ledger_verify import verify
+
+__all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
+
+_FINGERPRINT = re.compile("[0-9a-f]{32,128}")
+
+
+class Ledger:
+    r"""Keeps privacy budgets where they outlive the process, and charges draws to them before they are drawn.
+
+    A ledger is an SQLite file, or tables in a PostgreSQL database; any number of processes may use it at once. Charges
+    are made one after the other, each wholly or not at all, and have reached the disk when :meth:`charge` returns.
+    Charge first, draw after: whoever is killed in between has paid for draws that nobody saw, never the reverse.
+
+    What an account guarantees and why is told at :class:`Account`. Rows are only ever added; triggers refuse anything
+    else, and each row, account or charge, holds a SHA-256 of all that it tells and of the hash before it. There is one
+    chain through the whole ledger rather than one for each account, so that an account deleted with all its charges is
+    missed too, and so that one hash, :meth:`head`, stands for everything; in return charges to different accounts wait
+    for one another, a few milliseconds each. :meth:`verify` goes through the chain and names the rows that were
+    edited, swapped, deleted or inserted.
+
+    What this is not: whoever can write the file can drop the triggers, and who rewrites the whole chain from some row
+    on, or cuts off its end, and sets the head to fit, leaves a valid ledger. Only a head that was noted where they
+    cannot write tells: pass it to :meth:`verify`. Nor does the ledger see draws that were never charged.
+
+    Privacy:
+        For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
+        so is all that a refusal tells; a purpose must not tell of the table. A fingerprint is not, if it is computed
+        from the density: whoever has it can test guesses at the table. Nor, then, are hashes and the head, which depend
+        on it: note the head where auditors read it, and do not hand it out with rows.
+
+    Args:
+        path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
+            ``postgresql://USER:PASSWORD@HOST/DATABASE`` (``pip install 'pyro_mbde[postgresql]'``), where the tables
+            are made. A file belongs on a local disk: network file systems lock unreliably.
+        timeout: seconds to wait for others that charge at the same time; above 0.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range, or the URL is of another database.
+        LedgerError: there is no database there, it holds something else, or a newer release made it.
+
+    References:
+        Haber, Stornetta. How to Time-Stamp a Digital Document. 1991 (chained hashes, and heads that are noted
+        elsewhere).
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with Ledger(f"{folder.name}/budget.db") as ledger:
+        ...     account = ledger.open_account("clinic-2026", epsilon=10.0, delta=1e-6)
+        ...     density, guarantee = "5e" * 32, Guarantee(epsilon=0.5, log_ratio_range=0.5)
+        ...     charge = ledger.charge("clinic-2026", guarantee, 12, fingerprint=density, purpose="a first look")
+        ...     ledger.spent("clinic-2026"), ledger.affordable("clinic-2026", guarantee, density), ledger.verify().ok
+        (TotalCost(epsilon=6.0, delta=0.0, rule='pure composition'), 8, True)
+        >>> folder.cleanup()
+    """
+
+    def __init__(self, path_or_url: str | os.PathLike[str], *, timeout: float = 60.0) -> None:
+        timeout = check_number("timeout", timeout, "be above 0 and at most a day", lambda value: 0 < value <= 86_400)
+        self._database = Database(path_or_url, timeout)
+
+    def __repr__(self) -> str:
+        """Names the file or the URL, without its password."""
+        return f"Ledger({str(self._database)!r})"
+
+    def __enter__(self) -> Ledger:
+        """Returns the ledger, which the block's end closes."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Closes the ledger."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections to the database; a ledger that is used again opens new ones."""
+        self._database.close()
+
+    def open_account(
+        self, name: str, epsilon: float, delta: float = 0.0, rule: str = "pure", certificate_delta: float | None = None
+    ) -> Account:
+        r"""Opens an account: a limit for good on what draws from one table cost together.
+
+        Before anything is drawn one decides how draws are to be added up. The rule is for good, as it must not be
+        chosen by looking at draws (:class:`Account` has the proofs):
+
+        - ``pure``: any number of fits, chosen as one goes; epsilons add up, and delta pays for certificates only. For
+          few draws.
+        - ``zcdp``: any number of fits, chosen as one goes; the rho of zCDP adds up, converted at what certificates
+          leave of delta. For many draws.
+        - ``iid``: any number of draws, asked for as one goes, of one fitted density; the exact curve of
+          :func:`~pyro_mbde.compose`. The cheapest for many draws, if one density will do.
+
+        Args:
+            name: what to call it; printable, at most 200 characters, new to the ledger.
+            epsilon: of everything drawn, in nats; finite and above 0.
+            delta: of everything drawn, in [0, 1); above 0 for ``zcdp`` and ``iid``.
+            rule: ``pure``, ``zcdp`` or ``iid``.
+            certificate_delta: what of delta the certificates of all fits together may take, in [0, delta), for ``zcdp``
+                and ``iid``; ``None`` for a tenth. The rest is for the conversion. ``pure`` leaves it all to them.
+
+        Returns:
+            The account.
+
+        Raises:
+            TypeError: an argument is of the wrong kind.
+            ValueError: an argument is out of its range, or there is an account of that name.
+            LedgerError: the ledger cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> ledger = Ledger(f"{folder.name}/budget.db")
+            >>> account = ledger.open_account("survey", epsilon=8.0, delta=1e-6, rule="zcdp")
+            >>> guarantee = Guarantee(epsilon=0.1, log_ratio_range=0.1)
+            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 80
+            836
+            >>> ledger.close(); folder.cleanup()
+        """
+        account = make_account(name, epsilon, delta, rule, certificate_delta, _now())
+
+        def work(connection: Connection) -> Account:
+            head = read_head(connection, lock=True)
+            if name in connection.scalars(select(schema.accounts.c.name).where(schema.accounts.c.name == name)):
+                remedy = "Accounts are for good: a raised limit would void what was promised. Choose another name."
+                raise ValueError(message("name", "be new to the ledger", name, remedy))
+            row = {
+                "name": account.name,
+                "epsilon": account.epsilon,
+                "delta": account.delta,
+                "rule": account.rule,
+                "certificate_delta": account.certificate_delta,
+                "opened": account.opened.isoformat(),
+            }
+            append(connection, head, "account", schema.accounts, row)
+            return account
+
+        return self._database.write(work)
+
+    def charge(
+        self,
+        account_name: str,
+        guarantee: Guarantee,
+        num_draws: int,
+        *,
+        fingerprint: str,
+        purpose: str = "",
+        who: str | None = None,
+    ) -> Charge:
+        """Charges draws to an account, or refuses and charges nothing. To be called before they are drawn.
+
+        The delta of a certificate counts once for a fitted density and guarantee, however many draws follow.
+
+        Args:
+            account_name: name of the account.
+            guarantee: of one draw.
+            num_draws: how many draws to pay for; at least 1.
+            fingerprint: name of the fitted density, 32 to 128 hexadecimal digits, such as a SHA-256 of it. Densities
+                that differ must not share one.
+            purpose: what the draws are for; printable, at most 2,000 characters. It is kept and shown: nothing in it
+                may come from the table.
+            who: who charges; ``None`` for the name of the user that the operating system knows.
+
+        Returns:
+            The charge, which has reached the disk.
+
+        Raises:
+            BudgetExceededError: the account cannot bear it.
+            TypeError: an argument is of the wrong kind.
+            ValueError: an argument is out of its range, there is no such account, or it is for draws of one density
+                (``iid``) and another, or another guarantee, was asked for.
+            LedgerError: the ledger cannot be written, or its account or last row was tampered with.
+        """
+        guarantee = _check_guarantee(guarantee)
+        num_draws = check_count("num_draws", num_draws)
+        check_number("num_draws", num_draws, f"be at most {MOST_COUNTED:,}", lambda value: value <= MOST_COUNTED)
+        fingerprint = _check_fingerprint(fingerprint)
+        purpose = check_text("purpose", purpose)
+        who = _user_name() if who is None else check_text("who", who)
+        check_text("account_name", account_name)
+        asked = Tally(fingerprint, guarantee, num_draws)
+
+        def work(connection: Connection) -> Charge | tuple[Account, list[Tally]]:
+            head = read_head(connection, lock=True)
+            check_last(connection, head)
+            account = read_account(connection, account_name)
+            before = read_tallies(connection, account_name)
+            if refusal := other_density(account, before, guarantee, fingerprint):
+                raise ValueError(refusal)
+            after = add_draws(before, asked)
+            if not is_affordable(account, after):
+                return account, before
+            when = _now()
+            density = density_row(account_name, fingerprint, guarantee)
+            row = {**density, "charged": when.isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
+            row = append(connection, head, "charge", schema.charges, row)
+            write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
+            return Charge(
+                row["number"], account_name, when, fingerprint, num_draws, guarantee, purpose, who, row["hash"]
+            )
+
+        outcome = self._database.write(work)
+        if isinstance(outcome, Charge):
+            return outcome
+        raise BudgetExceededError(_refusal(*outcome, asked))  # made up without a lock on the ledger
+
+    def accounts(self) -> list[Account]:
+        """Returns all accounts, in the order in which they were opened.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        query = select(schema.accounts).order_by(schema.accounts.c.number)
+        return self._database.read(lambda connection: [to_account(row) for row in read_rows(connection, query)])
+
+    def account(self, name: str) -> Account:
+        """Returns an account.
+
+        Args:
+            name: of the account.
+
+        Raises:
+            ValueError: there is none of that name.
+            LedgerError: the ledger cannot be read, or the account was tampered with.
+        """
+        check_text("name", name)
+        return self._database.read(lambda connection: read_account(connection, name))
+
+    def charges(self, name: str) -> list[Charge]:
+        """Returns all charges to an account, in their order.
+
+        Args:
+            name: of the account.
+
+        Raises:
+            ValueError: there is no account of that name.
+            LedgerError: the ledger cannot be read.
+        """
+        check_text("name", name)
+        query = select(schema.charges).where(schema.charges.c.account == name).order_by(schema.charges.c.number)
+
+        def work(connection: Connection) -> list[Charge]:
+            read_account(connection, name)
+            return [to_charge(row) for row in read_rows(connection, query)]
+
+        return self._database.read(work)
+
+    def spent(self, name: str) -> TotalCost:
+        """Returns what was charged to an account, added up by its rule.
+
+        What holds whatever is looked at is the account's own epsilon and delta; this tells how much of them is used.
+        Under ``zcdp`` and ``iid`` it includes all that was set aside for certificates, from the first draw on.
+
+        Args:
+            name: of the account.
+
+        Returns:
+            The total, at most the account's; of nothing, 0.
+
+        Raises:
+            ValueError: there is no account of that name.
+            LedgerError: the ledger cannot be read.
+        """
+        return spent_by(*self._standing(name))
+
+    def affordable(self, name: str, guarantee: Guarantee, fingerprint: str) -> int:
+        """Returns how many more draws of a density an account can bear.
+
+        Args:
+            name: of the account.
+            guarantee: of one draw.
+            fingerprint: name of the fitted density.
+
+        Returns:
+            The largest number that :meth:`charge` would accept now, 0 if none; never more than 10^12.
+
+        Raises:
+            TypeError: an argument is of the wrong kind.
+            ValueError: an argument is out of its range, or there is no account of that name.
+            LedgerError: the ledger cannot be read.
+        """
+        guarantee, fingerprint = _check_guarantee(guarantee), _check_fingerprint(fingerprint)
+        return affordable_draws(*self._standing(name), guarantee, fingerprint)
+
+    def head(self) -> str:
+        """Returns the hash of the last entry. Noted where nobody can change it, it proves all entries up to it.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        return str(self._database.read(lambda connection: read_head(connection)["hash"]))
+
+    def verify(self, expected_head: str | None = None) -> Verification:
+        """Goes through the whole ledger and tells what was changed since it was written.
+
+        Found and named are rows edited, swapped, deleted or inserted, accounts edited, sums that differ from the
+        charges, charges beyond a limit, triggers that are missing, and damage to an SQLite file. A clock that ran
+        backwards is no problem. For what cannot be found without ``expected_head``, see :class:`Ledger`.
+
+        Args:
+            expected_head: what :meth:`head` or an earlier verification returned. It must be in the ledger, which may
+                have grown since.
+
+        Returns:
+            What was found.
+
+        Raises:
+            TypeError: ``expected_head`` is no string.
+            LedgerError: the ledger cannot be read at all.
+        """
+        if expected_head is not None:
+            expected_head = check_text("expected_head", expected_head)
+        return self._database.read(lambda connection: verify(connection, expected_head))
+
+    def _standing(self, name: str) -> tuple[Account, list[Tally]]:
+        check_text("name", name)
+        return self._database.read(lambda connection: (read_account(connection, name), read_tallies(connection, name)))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _user_name() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
+        name = f"user {os.getuid()}"
+    return name if name.isprintable() else repr(name)
+
+
+def _check_guarantee(guarantee: Any) -> Guarantee:
+    if not isinstance(guarantee, Guarantee):
+        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
+    # Adding 0 makes -0.0 the 0.0 that databases give back.
+    assert guarantee.log_ratio_range is not None
+    return Guarantee(guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
+
+
+def _check_fingerprint(fingerprint: Any) -> str:
+    if not isinstance(fingerprint, str):
+        raise TypeError(message("fingerprint", "be a string", fingerprint))
+    if not _FINGERPRINT.fullmatch(fingerprint.lower()):
+        remedy = "Use a SHA-256 of the density."
+        raise ValueError(message("fingerprint", "be 32 to 128 hexadecimal digits", fingerprint[:130], remedy))
+    return fingerprint.lower()
+
+
+def _refusal(account: Account, tallies: list[Tally], asked: Tally) -> str:
+    spent = spent_by(account, tallies)
+    affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
+    constraint = (
+        f"be at most {affordable} in account {account.name!r}, of whose epsilon={account.epsilon:.6g} and "
+        f"delta={account.delta:.6g} (rule {account.rule!r}) epsilon={spent.epsilon:.6g} and delta={spent.delta:.6g} "
+        f"are spent, at {asked.guarantee} a draw"
+    )
+    remedy = "Nothing was charged, and nothing may be drawn."
+    return message("num_draws", constraint, asked.num_draws, remedy)

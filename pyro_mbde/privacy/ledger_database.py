@@ -1,0 +1,268 @@
+"""SQLite or PostgreSQL under a ledger: commits that reach the disk, writers one after the other, clear errors."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from pyro_mbde._runtime import message
+from pyro_mbde.privacy.ledger_schema import NotALedgerError, newest_version, prepare, read_version
+
+Result = TypeVar("Result")
+
+#: PostgreSQL's codes for a transaction that may be tried again: serialization failure, deadlock.
+_AGAIN, _MOST_TRIES = ("40001", "40P01"), 20
+_NOTHING_LOST = "Nothing was charged, and what was charged before is safe."
+
+#: What goes wrong, by the beginnings of SQLite's names and PostgreSQL's codes of errors; and what to do then.
+_TROUBLES: list[tuple[tuple[str, ...], str, str]] = [
+    (("SQLITE_FULL", "53100"), "its disk is full", "Make room and try again."),
+    (("SQLITE_READONLY", "25006"), "it cannot be written", "Make the file and its folder writable."),
+    (
+        ("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "57014"),
+        "it was locked for too long",
+        "Try again, or find what holds it.",
+    ),
+    (("SQLITE_NOTADB",), "it is no database", "Check the path."),
+    (
+        ("SQLITE_CORRUPT", "SQLITE_FORMAT", "XX00"),
+        "it is damaged",
+        "Restore it from a copy, and charge what was drawn since again.",
+    ),
+    (
+        ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"),
+        "it cannot be opened",
+        "Check that its folder exists and that folder and file are readable and writable.",
+    ),
+    (
+        ("SQLITE_IOERR",),
+        "its disk fails or lets no more be written",
+        "Check the disk, its room and the file size limit.",
+    ),
+    (("42501",), "its user may not do this", "Grant it SELECT, INSERT and UPDATE on the tables of the ledger."),
+    (("28", "3D000"), "the server refuses the user or has no such database", "Check the URL."),
+    (("53300", "57P03"), "the server takes no more connections now", "Try again later."),
+    (_AGAIN, "others charged at the same time, again and again", "Try again."),
+]
+
+
+class LedgerError(RuntimeError):
+    """A ledger that cannot be read or written: damaged, locked, full, too new, or no ledger at all.
+
+    Nothing was charged, unless the message says that it is not known.
+    """
+
+
+class Database:
+    """The database of a ledger.
+
+    Args:
+        path_or_url: path of an SQLite file, or URL of either database.
+        timeout: seconds to wait for a lock.
+    """
+
+    def __init__(self, path_or_url: str | os.PathLike[str], timeout: float) -> None:
+        self._url = _parse(path_or_url)
+        self._timeout = timeout
+        self._engine = self._make_engine()
+        self._process = os.getpid()
+        try:
+            if self.read(read_version) != newest_version():
+                self.write(lambda connection: prepare(connection, datetime.now(UTC)))
+            if self.is_sqlite:
+                self._write_ahead()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a file of SQLite's."""
+        return self._url.get_backend_name() == "sqlite"
+
+    def __str__(self) -> str:
+        """Path or URL, without a password."""
+        return self._url.database or "" if self.is_sqlite else self._url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        if self._process == os.getpid():
+            self._engine.dispose()
+
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        """Runs work that only reads, all of it on one state of the database.
+
+        Raises:
+            LedgerError: the database cannot be read.
+        """
+        with self._clear_errors(), self._own_engine().connect() as connection:
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                return work(connection)
+
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        """Runs work that writes, all or nothing of it; what it returns has reached the disk.
+
+        Raises:
+            LedgerError: the database cannot be written.
+        """
+        for attempt in range(_MOST_TRIES):
+            try:
+                with self._clear_errors(), self._own_engine().connect() as connection:
+                    with connection.execution_options(writes=True).begin():
+                        return work(connection)
+            except LedgerError as error:
+                if attempt == _MOST_TRIES - 1 or _code(error.__cause__) not in _AGAIN:
+                    raise
+                time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+        raise AssertionError  # the last try raises or returns
+
+    def _own_engine(self) -> Engine:
+        """The engine, made anew in a forked process: connections of the parent's must not even be closed there."""
+        if self._process != os.getpid():
+            _LEFT_ALONE.append(self._engine)
+            self._engine, self._process = self._make_engine(), os.getpid()
+        return self._engine
+
+    def _make_engine(self) -> Engine:
+        if self.is_sqlite:
+            engine = create_engine(self._url, hide_parameters=True, connect_args={"timeout": self._timeout})
+            event.listen(engine, "connect", _set_up_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        try:
+            engine = create_engine(
+                self._url,
+                hide_parameters=True,
+                pool_pre_ping=True,
+                isolation_level="READ COMMITTED",  # in which a row that was waited for is read anew
+                connect_args={"connect_timeout": max(2, round(self._timeout)), **self._url.query},
+            )
+        except ImportError as error:
+            raise ImportError(
+                "A ledger on PostgreSQL needs psycopg: install it with `pip install 'pyro_mbde[postgresql]'`."
+            ) from error
+
+        def set_up(connection: Any, record: object) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{round(1000 * self._timeout)}ms",))
+                # A commit that the server has answered must have reached its disk.
+                cursor.execute(
+                    "SELECT set_config('synchronous_commit', 'on', false) "
+                    "WHERE current_setting('synchronous_commit') = 'off'"
+                )
+            connection.commit()
+
+        event.listen(engine, "connect", set_up)
+        return engine
+
+    def _write_ahead(self) -> None:
+        """Turns on SQLite's write-ahead log, for good; while others use the file they may be in the way."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            connection = self._own_engine().raw_connection()
+            try:
+                cursor = connection.cursor()
+                if cursor.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+                    return
+                cursor.execute("PRAGMA journal_mode = WAL")
+            except Exception as error:
+                if not (_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
+                    raise _to_ledger_error(str(self), error) from error
+                time.sleep(random.uniform(0, 0.05))
+            finally:
+                connection.close()
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, NotALedgerError, UnicodeError) as error:
+            raise _to_ledger_error(str(self), error) from error
+
+
+#: Engines of parent processes.
+_LEFT_ALONE: list[Engine] = []
+
+
+def _parse(path_or_url: str | os.PathLike[str]) -> URL:
+    """The URL of a database, of the kinds that are known; the text of a URL never gets into an error."""
+    if not isinstance(path_or_url, str | os.PathLike):
+        raise TypeError(message("path_or_url", "be a path or a URL", path_or_url))
+    text = os.fspath(path_or_url)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(message("path_or_url", "be the path of a file", path_or_url))
+    if "://" not in text or isinstance(path_or_url, Path):
+        if text == ":memory:":
+            raise ValueError(message("path_or_url", "outlive the process", text, "Name a file."))
+        return URL.create("sqlite", database=os.path.abspath(text))
+    kind = text.split(":", 1)[0]
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"path_or_url must be a valid URL, got one that begins with {kind!r}.") from None
+    if kind in ("postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if kind != "sqlite":
+        remedy = "Use the path of a file, sqlite:///PATH or postgresql://USER@HOST/DATABASE."
+        raise ValueError(message("path_or_url", "be of SQLite or PostgreSQL", kind, remedy))
+    if not url.database or url.database == ":memory:" or url.query:
+        raise ValueError(message("path_or_url", "name a file and nothing else", text, "Use sqlite:///PATH."))
+    return URL.create("sqlite", database=os.path.abspath(url.database))
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # transactions begin where they are told to, below
+    # A damaged text must be readable, to be named.
+    connection.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # At once, as a lock that is only asked for at the first write can fail without waiting.
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _code(error: BaseException | None) -> str:
+    """SQLite's name or PostgreSQL's code of an error; empty if it has none."""
+    origin = getattr(error, "orig", None) or error
+    return str(getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "")
+
+
+def _to_ledger_error(place: str, error: BaseException) -> LedgerError:
+    begin = f"The ledger {place} could not be used:"
+    if isinstance(error, NotALedgerError):
+        return LedgerError(f"{begin} {error}. It was left as it is.")
+    code = _code(error)
+    for beginnings, what, remedy in _TROUBLES:
+        if code.startswith(beginnings):
+            return LedgerError(f"{begin} {what}. {remedy} {_NOTHING_LOST}")
+    if isinstance(error, PoolTimeoutError):
+        return LedgerError(f"{begin} too many threads use it at once. Try again. {_NOTHING_LOST}")
+    if isinstance(error, IntegrityError) or code == "P0001":
+        return LedgerError(f"{begin} its tables contradict one another. See what verify() tells. {_NOTHING_LOST}")
+    if isinstance(error, UnicodeError):
+        return LedgerError(f"{begin} its encoding lacks a character. Use a database in UTF-8. {_NOTHING_LOST}")
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or not code or code.startswith(("08", "57P"))):
+        detail = " ".join(str(error.orig).split())
+        return LedgerError(
+            f"{begin} no connection, or it was lost: {detail} Check that the server runs. If it was lost during a "
+            f"charge, it is not known whether that was recorded: see charges()."
+        )
+    detail = " ".join(str(getattr(error, "orig", None) or error).split())
+    return LedgerError(f"{begin} {detail} See what verify() tells. {_NOTHING_LOST}")

@@ -1,0 +1,204 @@
+"""The tables of a ledger, what the databases forbid to do to them, and how a database becomes a ledger."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    insert,
+    inspect,
+    text,
+    update,
+)
+
+from pyro_mbde.privacy.ledger_chain import entry_hash
+
+metadata = MetaData()
+
+#: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
+heads = Table(
+    "mbde_ledger",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("created", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    CheckConstraint("id = 1"),
+)
+
+accounts = Table(
+    "mbde_accounts",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("certificate_delta", Double, nullable=False),
+    Column("opened", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+charges = Table(
+    "mbde_charges",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, index=True),
+    Column("charged", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("num_draws", BigInteger, nullable=False),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("log_ratio_range", Double, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    CheckConstraint("num_draws > 0"),
+)
+
+#: Draws added up, so that a charge need not read all charges before it.
+tallies = Table(
+    "mbde_tallies",
+    metadata,
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("log_ratio_range", Double, nullable=False),
+    Column("num_draws", BigInteger, nullable=False),
+    PrimaryKeyConstraint("account", "fingerprint", "epsilon", "delta", "log_ratio_range"),
+)
+
+#: What is never done to a table. Accounts and charges are only ever added; the head and the tallies only ever grow.
+_FORBIDDEN: dict[str, dict[str, str]] = {
+    "mbde_accounts": {"UPDATE": "", "DELETE": ""},
+    "mbde_charges": {"UPDATE": "", "DELETE": ""},
+    "mbde_ledger": {"UPDATE": "NEW.number < OLD.number", "DELETE": ""},
+    "mbde_tallies": {"UPDATE": "NEW.num_draws < OLD.num_draws", "DELETE": ""},
+}
+
+#: The n-th turns a ledger of version n into one of version n + 1. None may touch what is hashed.
+MIGRATIONS: list[Callable[[Connection], None]] = []
+
+
+class NotALedgerError(Exception):
+    """A database that holds something else, or a ledger that a newer release has written."""
+
+
+def newest_version() -> int:
+    """Returns the version of the ledgers that are made here."""
+    return 1 + len(MIGRATIONS)
+
+
+def read_version(connection: Connection) -> int:
+    """Returns the version of the ledger in a database; 0 if it holds nothing.
+
+    Raises:
+        NotALedgerError: it holds something else, or a ledger that is too new.
+    """
+    inspector = inspect(connection)
+    if not inspector.has_table(heads.name):
+        names = set(inspector.get_table_names())
+        if names & set(metadata.tables):
+            raise NotALedgerError(f"its table {heads.name} is missing")
+        # A server's database may hold other tables beside; a file that does is another program's.
+        if names and connection.dialect.name == "sqlite":
+            raise NotALedgerError("it is a database of something else")
+        return 0
+    # Whatever columns it has: it may be of another version, or another program's.
+    row = connection.execute(text(f"SELECT * FROM {heads.name}")).mappings().first()
+    version = row.get("version") if row is not None else None
+    if not isinstance(version, int) or version < 1:
+        raise NotALedgerError(f"its table {heads.name} tells no version: it is another program's, or damaged")
+    if version > newest_version():
+        raise NotALedgerError(
+            f"a newer release of pyro_mbde wrote it, in version {version}, and this one reads up to "
+            f"{newest_version()}; update pyro_mbde"
+        )
+    return version
+
+
+def prepare(connection: Connection, now: datetime) -> None:
+    """Makes a database a ledger of the newest version: makes it from nothing, or migrates it.
+
+    To be called within a transaction that writes.
+
+    Raises:
+        NotALedgerError: see :func:`read_version`.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(7235140421)"))  # one at a time; any fixed number
+    version = read_version(connection)
+    if version == 0:
+        metadata.create_all(connection)
+        _forbid(connection)
+        first = {"identity": uuid.uuid4().hex, "created": now.isoformat()}
+        row = {"id": 1, "version": newest_version(), **first, "number": 0, "hash": genesis_hash(first)}
+        connection.execute(insert(heads).values(row))
+        return
+    for migration in MIGRATIONS[version - 1 :]:
+        migration(connection)
+    if version < newest_version():
+        connection.execute(update(heads).values(version=newest_version()))
+
+
+def genesis_hash(row: dict[str, str]) -> str:
+    """Returns what the first entry of a ledger is chained to, from its identity and when it was made."""
+    return entry_hash("ledger", {"number": 0, "identity": row["identity"], "created": row["created"]})
+
+
+def trigger_names() -> list[str]:
+    """Returns the names of the triggers that forbid changes."""
+    return [f"{table}_no_{action.lower()}" for table, actions in _FORBIDDEN.items() for action in actions]
+
+
+def missing_triggers(connection: Connection) -> list[str]:
+    """Returns the names of those that are not there, or are switched off."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    else:
+        query = (
+            "SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
+            "WHERE tgenabled IN ('O', 'A') AND pg_table_is_visible(pg_class.oid)"
+        )
+    present = set(connection.scalars(text(query)))
+    return [name for name in trigger_names() if name not in present]
+
+
+def _forbid(connection: Connection) -> None:
+    postgresql = connection.dialect.name == "postgresql"
+    if postgresql:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE EXCEPTION 'rows of a ledger are only ever added'; END $$"
+        )
+    for table, actions in _FORBIDDEN.items():
+        for action, condition in actions.items():
+            head = f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} FOR EACH ROW"
+            when = f" WHEN ({condition})" if condition else ""
+            if postgresql:
+                connection.exec_driver_sql(f"{head}{when} EXECUTE FUNCTION mbde_refuse()")
+            else:
+                action_text = "SELECT RAISE(ABORT, 'rows of a ledger are only ever added')"
+                connection.exec_driver_sql(f"{head}{when} BEGIN {action_text}; END")
+        if postgresql:
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION mbde_refuse()"
+            )

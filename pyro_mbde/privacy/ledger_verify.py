@@ -1,0 +1,126 @@
+"""A look through a whole ledger for what was changed since it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, Table, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from pyro_mbde.privacy import ledger_schema as schema
+from pyro_mbde.privacy.accounts import Account, Tally, is_affordable
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.ledger_chain import Entry, Verification, chain_problems
+from pyro_mbde.privacy.ledger_database import LedgerError
+from pyro_mbde.privacy.ledger_rows import read_head, read_rows, read_tallies, to_account, to_tally
+
+_READ_AT_ONCE = 1000
+#: Draws by account, and in it by density and guarantee.
+Sums = dict[str, dict[tuple[str, Guarantee], int]]
+
+
+def verify(connection: Connection, expected_head: str | None) -> Verification:
+    """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
+    problems: list[str] = []
+    sums: Sums = {}
+    head = read_head(connection)
+    genesis = schema.genesis_hash(head)
+    seen, num_charges = expected_head in (None, genesis), 0
+
+    def look(entries: Iterator[Entry]) -> Iterator[Entry]:
+        """Notes what entries tell on their way to the chain's check."""
+        nonlocal seen, num_charges
+        for entry in entries:
+            row = entry.row
+            seen = seen or row["hash"] == expected_head
+            if entry.kind == "charge":
+                num_charges += 1
+                try:
+                    _add(sums.setdefault(row["account"], {}), to_tally(row))
+                except (TypeError, ValueError):
+                    problems.append(f"{entry} tells of no charge that can be")
+            yield entry
+
+    try:
+        if connection.dialect.name == "sqlite":
+            found = connection.scalars(text("PRAGMA integrity_check(20)")).all()
+            problems.extend(f"the file is damaged: {line}" for line in found if line != "ok")
+        missing = schema.missing_triggers(connection)
+        problems.extend(f"the trigger {name} is missing, which forbids to change rows" for name in missing)
+        problems.extend(chain_problems(look(_entries(connection)), genesis, head["number"], head["hash"]))
+        if not seen:
+            problems.append("the expected head is in no entry: the ledger was cut off or rewritten, or is another one")
+        problems.extend(_account_problems(connection, sums))
+    except SQLAlchemyError as error:
+        if not problems:
+            raise
+        problems.append(f"the rest cannot be read: {getattr(error, 'orig', None) or error}")
+    return Verification(not problems, num_charges, str(head["hash"]), problems)
+
+
+def _add(sums: dict[tuple[str, Guarantee], int], tally: Tally) -> None:
+    sums[tally[:2]] = sums.get(tally[:2], 0) + tally.num_draws
+
+
+def _entries(connection: Connection) -> Iterator[Entry]:
+    """All entries by their numbers: charges, read a thousand at a time, with the few openings of accounts between."""
+
+    def entries(kind: str, table: Table) -> Iterator[Entry]:
+        query = select(table).order_by(table.c.number).execution_options(yield_per=_READ_AT_ONCE)
+        return (Entry(kind, row) for row in read_rows(connection, query))
+
+    openings = list(entries("account", schema.accounts))
+    for charge in entries("charge", schema.charges):
+        while openings and _number(openings[0]) <= _number(charge):
+            yield openings.pop(0)
+        yield charge
+    yield from openings
+
+
+def _number(entry: Entry) -> float:
+    number = entry.row["number"]
+    return number if isinstance(number, int) else float("inf")
+
+
+def _account_problems(connection: Connection, sums: Sums) -> Iterator[str]:
+    """Compares what was charged with the limits, and with the sums that are kept."""
+    rows = list(read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number)))
+    names = [row["name"] for row in rows]
+    yield from (f"charges name the account {name!r}, which is missing" for name in sums if name not in names)
+    for row in rows:
+        charged = sums.get(row["name"], {})
+        try:
+            noted = {tally[:2]: tally.num_draws for tally in read_tallies(connection, row["name"])}
+        except LedgerError:
+            noted = {}
+        for density in charged.keys() | noted.keys():
+            if charged.get(density, 0) != noted.get(density, 0):
+                yield (
+                    f"the sum of account {row['name']!r} tells of {noted.get(density, 0)} draws of density "
+                    f"{density[0]}, its charges of {charged.get(density, 0)}"
+                )
+        try:
+            account = to_account(row)
+        except (LedgerError, ValueError, TypeError):
+            continue  # which the chain has told
+        if not is_affordable(account, [Tally(*density, number) for density, number in charged.items()]):
+            yield f"charges to account {row['name']!r} exceed its limits, from {_first_beyond(connection, account)} on"
+
+
+def _first_beyond(connection: Connection, account: Account) -> Entry:
+    """The first charge that an account could not bear."""
+    query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
+    rows: list[dict[str, Any]] = list(read_rows(connection, query))
+
+    def holds(length: int) -> bool:
+        sums: dict[tuple[str, Guarantee], int] = {}
+        for row in rows[:length]:
+            _add(sums, to_tally(row))
+        return is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
+
+    low, high = 0, len(rows)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return Entry("charge", rows[low])

@@ -1,0 +1,158 @@
+"""Databases for the tests of the ledger, a way to tamper with them, and what child processes do to them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.pool import NullPool
+
+from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
+from pyro_mbde.privacy.ledger_chain import entry_hash
+
+POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
+DENSITIES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(40)]
+UNIT = Guarantee(0.1, log_ratio_range=0.1)
+
+#: Its server has imported what takes long, so that its processes begin at once, and runs no other thread.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["pyro_mbde", "pytest"])
+
+
+class Store:
+    """A database that may hold a ledger."""
+
+    def __init__(self, url: str, path: Path | None = None) -> None:
+        self.url, self.path = url, path
+
+    @contextmanager
+    def raw(self) -> Iterator[Callable[..., list[Any]]]:
+        """A function that executes SQL, with triggers and foreign keys out of the way."""
+        if self.path is not None:
+            connection = sqlite3.connect(self.path, isolation_level=None)
+            triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+            for name, _ in triggers:
+                connection.execute(f"DROP TRIGGER {name}")
+            yield lambda query, *values: connection.execute(query, values).fetchall()
+            for _, definition in triggers:
+                connection.execute(definition)
+            connection.close()
+            return
+        with admin(self.url) as execute:
+            execute("SET session_replication_role = replica")
+            yield execute
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        columns = {
+            "mbde_charges": "number account charged fingerprint num_draws epsilon delta log_ratio_range purpose who "
+            "previous hash",
+            "mbde_accounts": "number name epsilon delta rule certificate_delta opened previous hash",
+            "mbde_ledger": "version identity created number hash",
+        }[table].split()
+        with self.raw() as execute:
+            found = execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY number")
+        return [dict(zip(columns, row, strict=True)) for row in found]
+
+
+@contextmanager
+def admin(url: str) -> Iterator[Callable[..., list[Any]]]:
+    """A function that executes SQL on a PostgreSQL server, each statement by itself; values as in SQLite."""
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
+    with engine.connect() as connection:
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+
+        def execute(query: str, *values: Any) -> list[Any]:
+            named = "".join(f"{part}:v{i}" for i, part in enumerate(query.split("?")[:-1])) + query.split("?")[-1]
+            result = connection.execute(text(named), {f"v{i}": value for i, value in enumerate(values)})
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+        yield execute
+
+
+def rehash(kind: str, row: dict[str, Any]) -> str:
+    """What a forger computes who knows the format."""
+    return entry_hash(kind, row)
+
+
+def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barrier) -> None:
+    """Charges to two accounts for some time, and until refused, and writes what was granted."""
+    generator, granted, refused = random.Random(worker), {"small": 0, "large": 0}, 0
+    begin.wait()
+    stop = time.monotonic() + seconds
+    with Ledger(url) as ledger:
+        while time.monotonic() < stop or not refused:
+            name = generator.choice(["small", "large", "large"])
+            num_draws = generator.randint(1, 3)
+            try:
+                ledger.charge(name, UNIT, num_draws, fingerprint=DENSITIES[generator.randrange(3)], purpose=f"{worker}")
+                granted[name] += num_draws
+            except BudgetExceededError:
+                refused += 1
+    Path(folder, f"{worker}.json").write_text(json.dumps({**granted, "refused": refused}))
+
+
+def charge_and_draw(url: str, path: str) -> None:
+    """Charges, then "draws": appends the number of the charge to a file; another file tells that it has begun."""
+    Path(f"{path}.begun").touch()
+    with Ledger(url) as ledger, open(path, "ab", buffering=0) as file:
+        while True:
+            charge = ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
+            file.write(b"%d\n" % charge.number)
+            os.fsync(file.fileno())
+
+
+def fill_disk(path: str, limit: int, report: str) -> None:
+    """Charges until no file may grow any more (``limit`` above 0) or the disk is full; and then once more."""
+    ledger, num_charges, errors = Ledger(path), 0, []
+    if limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    for _ in range(20_000):
+        try:
+            ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0], purpose="x" * 1500)
+            num_charges += 1
+        except LedgerError as error:
+            errors.append(str(error))
+            if len(errors) == 2:
+                break
+    Path(report).write_text(json.dumps({"num_charges": num_charges, "errors": errors}))
+
+
+def use_as_nobody(path: str, report: str) -> None:
+    """Uses a ledger without the right to write it."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    told = []
+    try:
+        with Ledger(path, timeout=1) as ledger:
+            ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
+            told.append("charged")
+    except LedgerError as error:
+        told.append(str(error))
+    Path(report).write_text(json.dumps(told))
+
+
+def start(function: Callable[..., None], *arguments: Any) -> BaseProcess:
+    process = processes.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
+def run(function: Callable[..., None], *arguments: Any) -> None:
+    process = start(function, *arguments)
+    process.join(300)
+    assert process.exitcode == 0
