@@ -13,6 +13,8 @@ from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
+from pyro_mbde.privacy.audit import audit
+from pyro_mbde.privacy.audit_report import AuditReport, Finding, PairResult
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
@@ -30,12 +32,14 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MBDE",
+    "AuditReport",
     "BoundedClassifiers",
     "Bounds",
     "Certificate",
     "Chains",
     "DensityRatio",
     "DrawBudget",
+    "Finding",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
@@ -44,9 +48,11 @@ __all__ = [
     "LogRatio",
     "MixingReport",
     "MollifiedExpFamily",
+    "PairResult",
     "RoundRecord",
     "TotalCost",
     "WeakLearner",
+    "audit",
     "compose",
     "compose_fits",
     "epsilon_per_draw",
