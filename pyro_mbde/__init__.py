@@ -14,6 +14,8 @@ from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
 from pyro_mbde.privacy.accounts import Account, BudgetExceededError, Charge
+from pyro_mbde.privacy.audit import audit
+from pyro_mbde.privacy.audit_report import AuditReport, Finding, PairResult
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.leaks import PrivacyLeakWarning
 from pyro_mbde.privacy.ledger import Ledger
@@ -38,6 +40,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "MBDE",
     "Account",
+    "AuditReport",
     "BoundedClassifiers",
     "Bounds",
     "BudgetExceededError",
@@ -47,6 +50,7 @@ __all__ = [
     "Charge",
     "DensityRatio",
     "DrawBudget",
+    "Finding",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
@@ -59,11 +63,13 @@ __all__ = [
     "MollifiedExpFamily",
     "PrivacyLeakWarning",
     "Release",
+    "PairResult",
     "RoundRecord",
     "Schema",
     "TotalCost",
     "UnwrittenReleaseError",
     "WeakLearner",
+    "audit",
     "compose",
     "compose_fits",
     "epsilon_per_draw",
