@@ -95,7 +95,7 @@ def tilt_in_float32(table: Tensor) -> MollifiedExpFamily:
 
 
 class _WrongEnvelope(MollifiedExpFamily):
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         size = 40 * torch.Size(sample_shape).numel()
         proposals = self.base_dist.sample(torch.Size([size]))
         log_acceptance = self.tilt(proposals) - (self.bounds.high - 0.3)
@@ -157,7 +157,7 @@ class _Overridden:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._q, name)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         return self._draw(self._q, torch.Size(sample_shape).numel())
 
 
@@ -193,7 +193,7 @@ class DrawsAlone:
     def __init__(self, draw: Callable[[int], Tensor]) -> None:
         self._draw = draw
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         return self._draw(torch.Size(sample_shape).numel())
 
 

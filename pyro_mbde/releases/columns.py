@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import message
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.tables.schema import Schema
 
 
 class ReleasedColumn(NamedTuple):
@@ -29,12 +30,13 @@ class ReleasedColumn(NamedTuple):
     whole: bool
 
 
-def released_columns(q: MollifiedExpFamily, names: Sequence[str] | None) -> list[ReleasedColumn]:
+def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None) -> list[ReleasedColumn]:
     """Returns the columns of rows drawn from a density.
 
     Args:
         q: the fitted density.
-        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on.
+        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema tells names and ranges in
+            the table's own units.
 
     Raises:
         TypeError: ``names`` are no strings.
@@ -51,6 +53,9 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | None) -> list
         age 18.0 100.0 False
     """
     num_columns = q.event_shape.numel()
+    if isinstance(names, Schema):
+        _check_schema(q, names)
+        return [ReleasedColumn(one.name, one.low, one.high, one.kind == "integer") for one in names.columns]
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if q.event_shape else ["x"]
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -63,6 +68,16 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | None) -> list
     low, high, whole = _edges(support)
     columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)
     return [ReleasedColumn(name, least, largest, whole) for name, least, largest in columns]
+
+
+def _check_schema(q: MollifiedExpFamily, schema: Schema) -> None:
+    """Raises unless the density stands on the base that a schema makes."""
+    ours, theirs = _edges(q.support), _edges(schema.base().support)
+    same = ours[2] == theirs[2] and q.event_shape == (len(schema.columns),)
+    for edge, other in zip(ours[:2], theirs[:2], strict=True):
+        same = same and isinstance(edge, Tensor) and torch.allclose(edge.double().cpu(), other.double())
+    if not same:
+        raise ValueError(message("columns", "be the schema that the density's base was made from", schema))
 
 
 def _edges(support: Any) -> tuple[Any, Any, bool]:
@@ -94,11 +109,14 @@ def readable(number: Tensor) -> float:
     return float(str(number.detach().cpu().numpy()))
 
 
-def to_frame(values: Tensor, columns: Sequence[ReleasedColumn]) -> pd.DataFrame:
+def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
     """Returns draws as a table.
 
     Args:
         values: shape ``(num_draws, *event_shape)``.
         columns: of the table.
+        schema: what leads back to the table's own units, if any does.
     """
+    if schema is not None:
+        return schema.to_frame(values)
     return pd.DataFrame(values.detach().cpu().reshape(len(values), -1).numpy(), columns=[c.name for c in columns])

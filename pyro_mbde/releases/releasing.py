@@ -25,6 +25,7 @@ from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
 from pyro_mbde.sampling.independence import total_variation_bound
 from pyro_mbde.sampling.private import check_private_draws, private_draws
 from pyro_mbde.sampling.system import draws_by_inversion
+from pyro_mbde.tables.schema import Schema
 
 
 class BudgetLedger(Protocol):
@@ -85,7 +86,7 @@ def release(
     path: str | os.PathLike[str] | None = None,
     purpose: str = "",
     who: str | None = None,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Schema | None = None,
     num_steps: int | None = None,
     constant_time: bool = True,
     seed: int | None = None,
@@ -119,7 +120,8 @@ def release(
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
         purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
         who: who releases; on the card only if given, whomever the ledger notes.
-        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on.
+        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. With the schema that the base
+            was made from (:meth:`pyro_mbde.Schema.base`) rows come in the table's own units.
         num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
             steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
         constant_time: whether every draw takes the same public number of proposals
@@ -195,7 +197,8 @@ def release(
         values = private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
     else:
         values = fresh_chains(q, num_draws, num_steps, seed=seed, progress=progress).values
-    released = Release(to_frame(values, named), card, charge)
+    schema = columns if isinstance(columns, Schema) else None
+    released = Release(to_frame(values, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)
     return released
