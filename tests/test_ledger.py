@@ -444,10 +444,7 @@ def killed(store: Store, path: Path, num_kills: int) -> None:
     path.touch()
     with Ledger(store.url) as ledger:
         ledger.open_account("large", 1e6)
-    began = time.monotonic()
-    with Ledger(store.url) as ledger:
-        ours = {ledger.charge("large", UNIT, 1, fingerprint=ONE).number for _ in range(10)}
-    reach = max(time.monotonic() - began, 0.1)
+    reach, size = 0.3, 0
     for kill in range(num_kills):
         begun = path.with_name(f"{path.name}.begun")
         begun.unlink(missing_ok=True)
@@ -455,9 +452,12 @@ def killed(store: Store, path: Path, num_kills: int) -> None:
         while not begun.exists():
             assert child.is_alive()
             time.sleep(0.001)
-        time.sleep(generator.uniform(0, 2 * reach))
+        time.sleep(generator.uniform(0, reach))
         child.kill()
         child.join()
+        # As long as this machine takes for an opening and a few draws, so that every moment of them has its turn.
+        size, before = path.stat().st_size, size
+        reach = min(1.2 * reach, 10.0) if size == before else 0.9 * reach
         with Ledger(store.url) as ledger:
             ledger.head()
             if kill % 25 == 24:
@@ -465,9 +465,9 @@ def killed(store: Store, path: Path, num_kills: int) -> None:
                 assert verification.ok, verification.problems
                 drawn = [int(line) for line in path.read_text().splitlines()]
                 charged = [charge.number for charge in ledger.charges("large")]
-                assert set(drawn) <= set(charged) - ours
+                assert set(drawn) <= set(charged)
                 assert len(drawn) == len(set(drawn)) and sorted(charged) == list(range(2, 2 + len(charged)))
-    assert len(drawn) > num_kills / 2
+    assert len(drawn) > num_kills / 5
     print(f"{num_kills} kills, {len(charged)} charges, {len(drawn)} drawn")
 
 
