@@ -58,8 +58,7 @@ def test_scales_and_sizes() -> None:
             check_sizes("sizes", sizes)
 
 
-def test_gradients_of_a_density_that_is_constant_somewhere() -> None:
-    """Whatever the density, its log-density can be differentiated on the edge of its box."""
+def test_gradients_on_the_edges_of_a_box() -> None:
     rows = torch.rand(50)
     for density in (BernsteinKDE(0.0, 1.0, 1.0, seed=0).fit(rows), KDE(dist.Normal(0.0, 1.0)).fit(rows)):
         value = torch.tensor([0.0, 1.0], requires_grad=True)
