@@ -130,13 +130,19 @@ def make_card(
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
             "tilt_width": bounds.width,
-            "skew": -bounds.low / bounds.width if bounds.width > 0 else 0.5,
+            "skew": _skew(bounds.low, bounds.high, 0.0 if certificate is None else certificate.tolerance),
             "tolerance": None if certificate is None else certificate.tolerance,
         },
         "draws": draws,
         "software": {"name": "pyro_mbde", "version": version},
         "references": list(_REFERENCES),
     }
+
+
+def _skew(low: float, high: float, tolerance: float) -> float:
+    """Where the interval of log q/q0 lies, to 12 digits: as it was asked for, but for roundings."""
+    width = high - low + 2 * tolerance
+    return float(f"{(tolerance - low) / width:.12g}") if width > 0 else 0.5
 
 
 def card_json(card: dict[str, Any]) -> bytes:
@@ -165,19 +171,19 @@ def templates() -> jinja2.Environment:
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """Returns a cost in a few digits, never less than it is by more than floats are off.
+    """Returns a cost in a few digits, rounded up unless it is above the nearest by less than a share of 1e-8.
 
     Args:
         value: at least 0.
         digits: how many.
 
     Example:
-        >>> round_up(1.0000000000000002), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
-        ('1', '8.301', '1e-9', '0', '12350')
+        >>> round_up(2.400000001), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
+        ('2.4', '8.301', '1e-9', '0', '12350')
     """
     if value <= 0 or not math.isfinite(value):
         return f"{value:g}"
-    exact = Decimal(value * (1 - 1e-12))
+    exact = Decimal(value * (1 - 1e-8))  # what the delta of a certificate adds is not worth a digit
     rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
     return _shorter_exponent(f"{float(rounded):.15g}")
 
