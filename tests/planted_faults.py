@@ -95,7 +95,7 @@ def tilt_in_float32(table: Tensor) -> MollifiedExpFamily:
 
 
 class _WrongEnvelope(MollifiedExpFamily):
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         size = 40 * torch.Size(sample_shape).numel()
         proposals = self.base_dist.sample(torch.Size([size]))
         log_acceptance = self.tilt(proposals) - (self.bounds.high - 0.3)
@@ -128,13 +128,13 @@ def normaliser_said_to_be_zero(table: Tensor) -> MollifiedExpFamily:
 
 
 def skew_picked_by_the_table(table: Tensor) -> MollifiedExpFamily:
-    """A low skew where the table is concentrated."""
-    return quick_fit(table, calibrated=True, skew=0.2 if float(table.std()) < 0.5 else 0.5)
+    """A low skew where the table lies in the tail."""
+    return quick_fit(table, calibrated=True, skew=0.2 if float(table.mean()) > 1 else 0.5)
 
 
 def epsilon_picked_by_the_table(table: Tensor) -> MollifiedExpFamily:
-    """Less privacy where the table is concentrated, never above the claim."""
-    return quick_fit(table, EPSILON if float(table.std()) < 0.5 else EPSILON / 2)
+    """Less privacy where the table lies in the tail, never above the claim."""
+    return quick_fit(table, EPSILON if float(table.mean()) > 1 else EPSILON / 2)
 
 
 class _NaNRegion(MollifiedExpFamily):
@@ -157,7 +157,7 @@ class _Overridden:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._q, name)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         return self._draw(self._q, torch.Size(sample_shape).numel())
 
 
@@ -193,7 +193,7 @@ class DrawsAlone:
     def __init__(self, draw: Callable[[int], Tensor]) -> None:
         self._draw = draw
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = ()) -> Tensor:
         return self._draw(torch.Size(sample_shape).numel())
 
 
