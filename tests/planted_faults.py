@@ -128,13 +128,13 @@ def normaliser_said_to_be_zero(table: Tensor) -> MollifiedExpFamily:
 
 
 def skew_picked_by_the_table(table: Tensor) -> MollifiedExpFamily:
-    """A low skew where the table is concentrated."""
-    return quick_fit(table, calibrated=True, skew=0.2 if float(table.std()) < 0.5 else 0.5)
+    """A low skew where the table lies in the tail."""
+    return quick_fit(table, calibrated=True, skew=0.2 if float(table.mean()) > 1 else 0.5)
 
 
 def epsilon_picked_by_the_table(table: Tensor) -> MollifiedExpFamily:
-    """Less privacy where the table is concentrated, never above the claim."""
-    return quick_fit(table, EPSILON if float(table.std()) < 0.5 else EPSILON / 2)
+    """Less privacy where the table lies in the tail, never above the claim."""
+    return quick_fit(table, EPSILON if float(table.mean()) > 1 else EPSILON / 2)
 
 
 class _NaNRegion(MollifiedExpFamily):

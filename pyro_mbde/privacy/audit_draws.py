@@ -13,8 +13,8 @@ from pyro_mbde.privacy.audit_checks import Suspicion, log_ratio_over
 from pyro_mbde.privacy.audit_report import FAULT, NOTE, Finding
 from pyro_mbde.privacy.audit_search import in_chunks, inside
 
-#: Base draws that are thinned to the density, at most, and the fewest left that are worth a test.
-_NUM_PROPOSALS, _FEWEST = 2**17, 300
+#: Base draws that are thinned to the density, for each draw and at most, and the fewest left that are worth a test.
+_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _FEWEST = 8, 2**17, 300
 #: Columns that are tested.
 _NUM_COLUMNS = 8
 #: Share of draws that may repeat earlier ones, beyond what floats of the base repeat.
@@ -111,14 +111,14 @@ def _repeated_share(draws: Tensor) -> float:
 def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor) -> Checked:
     """Draws against base draws thinned by log_prob: what an envelope that is too small cuts off is missing."""
     log_ratio = log_ratio_over(density, base)
-    proposals = base.sample(torch.Size([_NUM_PROPOSALS]))
+    proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), _MAX_PROPOSALS)]))
     log_weights = in_chunks(log_ratio, proposals)
     log_of_draws = in_chunks(log_ratio, draws)
     if not bool(torch.isfinite(log_of_draws).all()) or bool(log_weights.isnan().any()):
         text = f"draws of {name} have no finite density"
         return Checked([], [Finding("draws", FAULT, text, float((~torch.isfinite(log_of_draws)).sum()))])
     largest = float(torch.maximum(log_weights.max(), log_of_draws.max()))
-    kept = torch.rand(_NUM_PROPOSALS, dtype=torch.float64) < (log_weights - largest).exp()
+    kept = torch.rand(len(proposals), dtype=torch.float64) < (log_weights - largest).exp()
     thinned, log_of_thinned = proposals[kept], log_weights[kept]
     if len(thinned) < _FEWEST:
         text = f"base draws meet the density of {name} too rarely to test that draws follow it"

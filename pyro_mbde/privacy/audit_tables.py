@@ -14,6 +14,8 @@ from pyro_mbde.base import spread_of_draws
 
 #: Rows of a table, and draws of the base that most rows are taken from.
 _NUM_ROWS, _NUM_POOL = 1000, 4096
+#: Share of the base's mass in the larger part, at most: nearer to 1, fits of it are too noisy to stay at the bound.
+_LARGEST_REST = 0.85
 #: How far off the base's middle huge values lie, in units of its spread.
 _HUGE = 1e6
 
@@ -118,7 +120,7 @@ def _repeat(rows: Tensor, num_rows: int = _NUM_ROWS) -> Tensor:
 
 
 def _tail_against_rest(pool: _Pool, epsilon: float) -> TablePair:
-    share = min(max(0.95 * math.exp(-epsilon / 4), 0.1), 0.95)
+    share = min(max(0.95 * math.exp(-epsilon / 4), 0.1), _LARGEST_REST)
     return TablePair("tail against rest", _repeat(pool.draws[-8:]), pool.draws[: int(share * _NUM_POOL)])
 
 
