@@ -18,8 +18,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import (
+    Column,
     DensityRatio,
     MollifiedExpFamily,
+    Schema,
     UnwrittenReleaseError,
     WeakLearner,
     exact_posterior,
@@ -339,3 +341,30 @@ def test_dates_of_any_kind() -> None:
             return SimpleNamespace(when="2027-02-03T04:05:06+00:00")
 
     assert release(make_density(normal(1)), 1, Ledger(), "clinic").card["date"] == "2027-02-03"
+
+
+class TestSchema:
+    SCHEMA = Schema((Column("age", 0, 110, kind="integer"), Column("weight", 1, 300, decimals=1)))
+
+    def test_rows_in_the_tables_own_units(self) -> None:
+        q, ledger = make_density(self.SCHEMA.base()), MemoryLedger(epsilon=1e3)
+        released = release(q, 40, ledger, "clinic", columns=self.SCHEMA, progress=False)
+        assert list(released.rows) == ["age", "weight"]
+        assert released.rows["age"].dtype.kind == "i"
+        assert released.rows["age"].between(0, 110).all()
+        assert (released.rows["weight"].mul(10).round() == released.rows["weight"] * 10).all()
+        ranges = [tuple(column.values()) for column in released.card["columns"]]
+        assert ranges == [("age", 0.0, 110.0, True), ("weight", 1.0, 300.0, False)]
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            [Column("age", 0, 110, kind="integer")],
+            [Column("age", 0, 110, kind="integer"), Column("weight", 1, 301, decimals=1)],
+        ],
+    )
+    def test_another_schema_is_refused_before_a_charge(self, columns: list[Column]) -> None:
+        q, ledger = make_density(self.SCHEMA.base()), MemoryLedger(epsilon=1e3)
+        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
+            release(q, 1, ledger, "clinic", columns=Schema(tuple(columns)), progress=False)
+        assert not ledger.charges
