@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -35,10 +34,9 @@ from pyro_mbde.sampling.system import SystemSource, system_generator
 _FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
 #: Standard errors between the log-normalisers of even and of fresh draws, beyond which the even ones are mistrusted.
 _TOO_FAR_APART = 3
-#: Fresh draws in a block of the certificate; those that are kept, as many as are planned for the tilt that is hardest
-#: to certify; and the most that a first and a second attempt take: what is planned is an average, exceeded half of the
-#: time, but seldom twofold.
-_BLOCK_SIZE, _KEPT, _FIRST, _SECOND = 2**15, 2**22, 2**23, 2**25
+#: Fresh draws in a block of the certificate, and the most that a first and a second attempt take: twice what is planned
+#: for the tilt that is hardest to certify, an average that is exceeded half of the time but seldom twofold; and more.
+_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**23, 2**25
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
@@ -103,9 +101,9 @@ class BaseScores:
 
     The score is a learned log density ratio, or the sum of a boosted ensemble. The shift is found on one set of draws,
     and the certificate uses others, from the operating system's randomness: the shift does not depend on them, as the
-    proof asks. Both sets are kept, since one fit serves many epsilons; neither depends on how a certificate came out,
-    so that each density has one of its own, valid whatever the others'. What a long first attempt takes beyond the kept
-    draws, and all of a second one's, is for it alone.
+    proof asks. The first set is kept, since one fit serves many epsilons. The others are made anew for every attempt:
+    so a certificate is as good as it says given all that came before, also where an epsilon was chosen by rows that
+    were drawn from an earlier density of this score.
 
     On a finite base both are sums over its points, exact.
 
@@ -130,7 +128,6 @@ class BaseScores:
         self._log_weights = torch.zeros(1, dtype=torch.float64)
         self._num_cell_dims, self._cells_per_dim = self._plan_cells()
         self._num_cells = self._cells_per_dim**self._num_cell_dims
-        self._fresh: list[tuple[Tensor, Tensor]] = []
         if points is None:
             self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
             self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
@@ -305,16 +302,9 @@ class BaseScores:
 
     def _first_blocks(self, taken: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Blocks of a first attempt, noted in ``taken``."""
-        for block in chain(self._kept_blocks(), self._new_blocks(_FIRST - _KEPT)):
+        for block in self._new_blocks(_FIRST):
             taken.append(block)
             yield block
-
-    def _kept_blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """The first blocks of every first attempt; made when first asked for, then kept."""
-        for index in range(_KEPT // _BLOCK_SIZE):
-            if index == len(self._fresh):
-                self._fresh.append(self._new_block())
-            yield self._fresh[index]
 
     def _new_blocks(self, num_draws: int) -> Iterator[tuple[Tensor, Tensor]]:
         return (self._new_block() for _ in range(num_draws // _BLOCK_SIZE))

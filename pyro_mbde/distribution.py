@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,6 @@ from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibra
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.privacy.leaks import warn_beside_card
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, proposal_batch, rejection_sample
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
@@ -118,6 +118,7 @@ class MollifiedExpFamily(TorchDistribution):
             log_normalizer = LogNormalizer(float(log_normalizer))
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
         self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
+        self._salt = secrets.token_hex(16)
         super().__init__(torch.Size(), self.base_dist.event_shape, validate_args=validate_args)
         self._tilt.check_output(self._features(self._interior))
 
@@ -206,12 +207,12 @@ class MollifiedExpFamily(TorchDistribution):
         """SHA-256 of the fitted density in hexadecimal digits: its name in a ledger.
 
         Of all that :meth:`save` writes but the batch shape, and nothing else: a density that is saved and loaded, moved
-        to another device or expanded keeps it. Other networks, natural parameters, bounds or another base, dtype or
-        estimate of phi have another.
+        to another device or expanded keeps it. Every other one has another, also if it was fitted in the same way.
 
         Privacy:
-            Not for release: it is computed from what was fitted to the table. Who guesses the table, and how it was
-            fitted, could check the guess on it. It belongs in the owner's ledger, on no card.
+            Tells nothing to whoever does not hold the density: 128 random bits that are made with it enter, so no guess
+            can be checked, and two fits never share one, whatever they came out as. With the density's file, which is
+            private, it tells that this is the one. It belongs in the owner's ledger, on no card.
 
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart. What cannot be
@@ -425,7 +426,6 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
-        warn_beside_card(path, "A saved density")
         self._parts().write(path)
 
     @classmethod
@@ -458,6 +458,7 @@ class MollifiedExpFamily(TorchDistribution):
             self.bounds,
             self.certificate,
             self.batch_shape,
+            self._salt,
         )
 
     @classmethod
@@ -472,6 +473,7 @@ class MollifiedExpFamily(TorchDistribution):
             bounds=parts.bounds,
             certificate=parts.certificate,
         )
+        density._salt = str(parts.salt)
         return density.expand(parts.batch_shape)
 
     def __repr__(self) -> str:

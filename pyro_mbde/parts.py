@@ -15,11 +15,12 @@ from pyro_mbde._runtime import message, with_gradients
 from pyro_mbde.base import convert_base, describe_base
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
+from pyro_mbde.privacy.leaks import warn_beside_card
 from pyro_mbde.serialization import canonical_digest, damaged_file, decode, read_file, write_file
 from pyro_mbde.statistics import describe_statistics, rebuild_statistics
 
 FILE_FORMAT = "MollifiedExpFamily"
-_FILE_VERSION = 2
+_FILE_VERSION = 3
 
 
 class DensityParts(NamedTuple):
@@ -35,6 +36,7 @@ class DensityParts(NamedTuple):
         bounds: public interval of the tilt, in nats.
         certificate: what has been proved of phi, or None.
         batch_shape: shape it is expanded to.
+        salt: 128 random bits in hexadecimal digits, made anew for each fitted density.
     """
 
     base: Distribution
@@ -46,6 +48,7 @@ class DensityParts(NamedTuple):
     bounds: Bounds
     certificate: Certificate | None
     batch_shape: torch.Size
+    salt: str
 
     def to(self, target: str | torch.device | torch.dtype) -> DensityParts:
         """Returns copies on another device or in another floating-point type.
@@ -68,6 +71,8 @@ class DensityParts(NamedTuple):
     def write(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Writes the parts to a file of plain tensors, numbers and text.
 
+        A :class:`~pyro_mbde.PrivacyLeakWarning` tells if it goes into a folder that holds a release card.
+
         Args:
             path: where to; replaced only once all is written.
             extra: plain values to write beside the parts, under keys of their own; :meth:`read` passes them over.
@@ -75,10 +80,11 @@ class DensityParts(NamedTuple):
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
+        warn_beside_card(path, "A saved density", stacklevel=4)
         write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **(extra or {})})
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of all that makes the density, its batch shape apart, in hexadecimal digits.
+        """Returns the SHA-256 of the salt and all that makes the density, its batch shape apart, in hexadecimal digits.
 
         Raises:
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
@@ -98,6 +104,7 @@ class DensityParts(NamedTuple):
             "bounds": list(self.bounds),
             "certificate": None if certificate is None else [certificate.tolerance, certificate.delta],
             "batch_shape": list(self.batch_shape),
+            "salt": self.salt,
         }
 
     @classmethod
@@ -124,6 +131,7 @@ class DensityParts(NamedTuple):
                 bounds=Bounds(*content["bounds"]),
                 certificate=None if certificate is None else Certificate(*certificate),
                 batch_shape=torch.Size(content["batch_shape"]),
+                salt=content["salt"],
             )
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             raise damaged_file(path, FILE_FORMAT) from error

@@ -367,7 +367,7 @@ class TestCopies:
         path = tmp_path / "density.pt"
         plane.save(path)
         torch.save({**torch.load(path), "version": 99}, path)
-        with pytest.raises(ValueError, match="version must be 2, got file version=99. Update pyro_mbde"):
+        with pytest.raises(ValueError, match="version must be 3, got file version=99. Update pyro_mbde"):
             MollifiedExpFamily.load(path)
 
 
@@ -490,7 +490,8 @@ def test_a_fingerprint_follows_every_bit() -> None:
     def fingerprint(**changes: object) -> str:
         arguments = {"offset": 0.1, "shrinkage": 0.5, "bounds": Bounds(-0.3, 0.5), "certificate": certificate}
         arguments |= changes
-        return MollifiedExpFamily(base, network, theta, 0.01, **arguments).fingerprint
+        density = MollifiedExpFamily(base, network, theta, 0.01, **arguments)
+        return density._parts()._replace(salt="0" * 32).fingerprint()
 
     seen = {
         fingerprint(),
@@ -506,6 +507,16 @@ def test_a_fingerprint_follows_every_bit() -> None:
     base = dist.Normal(torch.tensor([0.0, 1e-30]), torch.ones(2)).to_event(1)
     seen.add(fingerprint())
     assert len(seen) == 8
+    assert fingerprint() == fingerprint()
+
+
+def test_nobody_can_guess_a_fingerprint() -> None:
+    """Two densities that are equal bit for bit have fingerprints of their own, made from 128 random bits."""
+    network = BoundedClassifiers(1, 2)
+    first, second = (MollifiedExpFamily(normal(2), network, torch.tensor([0.1]), 0.01) for _ in range(2))
+    assert torch.equal(first.log_prob(torch.zeros(2)), second.log_prob(torch.zeros(2)))
+    assert first.fingerprint != second.fingerprint
+    assert len(first._parts().salt) == 32
 
 
 def test_no_fingerprint_of_what_cannot_be_written_down() -> None:

@@ -88,6 +88,6 @@ class TestModels:
         path = tmp_path / "model.pt"
         TableModel(make_density(SCHEMA.base()), SCHEMA).save(path)
         content = read_file(path, "MollifiedExpFamily", 2)
-        write_file(path, "MollifiedExpFamily", 2, content | damage)
+        write_file(path, "MollifiedExpFamily", 3, content | damage)
         with pytest.raises(ValueError, match="undamaged"):
             TableModel.load(path)
