@@ -78,6 +78,7 @@ def diagnose_command(
 
     matplotlib.use("agg")
     from pyro_mbde import MollifiedExpFamily, mixing_report, plot_mixing, run_mcmc
+    from pyro_mbde.privacy.leaks import warn_beside_card
     from pyro_mbde.serialization import write_atomically
 
     density = MollifiedExpFamily.load(model)
@@ -92,6 +93,7 @@ def diagnose_command(
     )
     report = mixing_report(chains)
     figure = plot_mixing(chains)
+    warn_beside_card(output, "A picture of chains")
     write_atomically(lambda file: figure.savefig(file, format=output.suffix[1:], dpi=150), output)
     document = {
         "passed": report.passed,

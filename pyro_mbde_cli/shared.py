@@ -118,7 +118,8 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
 
 def open_ledger(place: str, *, create: bool = False) -> Any:
     """Opens a ledger; a file that is not there is an error, unless it is to be made."""
-    if not create and "://" not in place and not Path(place).exists():
+    file = place.removeprefix("sqlite:///") if place.startswith("sqlite:///") else place
+    if not create and "://" not in file and not Path(file).exists():
         raise FileNotFoundError(f"There is no ledger at {place!r}. Open an account in it first: pyro-mbde budget open.")
     return importlib.import_module("pyro_mbde.privacy.ledger").Ledger(place)
 

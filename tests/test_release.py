@@ -157,6 +157,8 @@ class TestRefused:
         with pytest.raises(ValueError, match="q must have an empty batch shape"):
             release(plane.expand([3]), 3, ledger, "clinic")
         with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
+            release(plane, 10, ledger, "clinic", num_steps=10**9)
+        with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
             release(make_density(normal(2), epsilon=60.0, num_rounds=30), 3, ledger, "clinic")
         assert ledger.calls == []
         with pytest.raises(ValueError, match="name must be an account's"):

@@ -72,7 +72,7 @@ def audit(
     - *what the claim rests on*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
       what bounds and certificate imply; the tilt is in its bounds to the last bit; ``log_prob`` integrates to 1; phi is
       where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made anew. The tests
-      among these accuse a sound function with probability at most 1e-4, all together; beside that, a certificate may
+      among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
       have failed, with probability delta a density.
 
     It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. What it cannot see: seeds that

@@ -157,10 +157,10 @@ def _distance(values: Tensor, places: Tensor) -> Tensor:
 
 
 def _cells(parts: list[Tensor]) -> list[Tensor] | None:
-    """Log-ratio of how often each distinct row was seen in the first halves; None where there are too many."""
-    distinct, index = torch.unique(torch.cat(parts), dim=0, return_inverse=True)
-    if len(distinct) > _NUM_CELLS:
+    """Log-ratio of how often each distinct row was seen in the first halves, 0 for others; None where they are many."""
+    if len(torch.unique(torch.cat(parts[:2]), dim=0)) > _NUM_CELLS:  # the halves that are counted decide nothing
         return None
+    distinct, index = torch.unique(torch.cat(parts), dim=0, return_inverse=True)
     indices = torch.split(index, [len(part) for part in parts])
     shares = [(torch.bincount(part, minlength=len(distinct)) + 0.5).log() for part in indices[:2]]
     return [(shares[0] - shares[1])[part] for part in indices]

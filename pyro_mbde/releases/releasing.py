@@ -20,10 +20,10 @@ from pyro_mbde.releases.card import card_json, card_page, make_card
 from pyro_mbde.releases.columns import released_columns, to_frame
 from pyro_mbde.releases.files import ReleasePaths, encode_rows, release_paths, write_together
 from pyro_mbde.sampling.chains import Chains
-from pyro_mbde.sampling.fixed import fixed_num_proposals
+from pyro_mbde.sampling.fixed import check_work, fixed_num_proposals
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
 from pyro_mbde.sampling.independence import total_variation_bound
-from pyro_mbde.sampling.private import check_private_draws, private_draws
+from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, private_draws
 from pyro_mbde.sampling.system import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
@@ -75,6 +75,10 @@ class UnwrittenReleaseError(OSError):
     def __init__(self, text: str, release: Release) -> None:
         super().__init__(text)
         self.release = release
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Takes the rows along between processes."""
+        return type(self), (str(self), self.release)
 
 
 def release(
@@ -167,6 +171,7 @@ def release(
         check_private_draws(q, num_draws, constant_time)
     else:
         num_steps = check_count("num_steps", num_steps, minimum=0)
+        check_work(num_draws, num_steps + 1, MOST_PROPOSALS)
         check_flag("constant_time", constant_time)
     check_seed(seed)
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
@@ -213,7 +218,7 @@ def _write(paths: ReleasePaths, released: Release) -> None:
                 (paths.rows, encode_rows(released.rows, paths.rows.suffix)),
             ]
         )
-    except OSError as error:
+    except Exception as error:  # whatever writing raises, the rows are paid for
         text = f"The rows are paid for and drawn, but were not written: {error}. They are in this error's release."
         raise UnwrittenReleaseError(text, released) from error
 

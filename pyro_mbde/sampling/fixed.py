@@ -189,8 +189,8 @@ def check_work(num_draws: int, num_proposals: int, limit: int) -> None:
     """
     if num_draws * num_proposals > limit:
         remedy = (
-            f"Each takes {num_proposals} proposals, the more the wider the tilt: lower epsilon, draw fewer, or draw "
-            f"with constant_time=False, whose time is not covered."
+            f"Each takes {num_proposals} proposals: draw fewer, lower epsilon (or num_steps), or draw with "
+            f"constant_time=False, whose time is not covered."
         )
         raise ValueError(
             message("num_draws", f"be at most {limit // num_proposals} in constant time", num_draws, remedy)

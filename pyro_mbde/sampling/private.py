@@ -17,7 +17,7 @@ from pyro_mbde.sampling.rejection import RandomSource, TorchSource, proposal_bat
 from pyro_mbde.sampling.system import SystemSource, system_generator
 
 #: Proposals that a call may be expected to take at worst, k e^R; about an hour.
-_MAX_EXPECTED_PROPOSALS = 10**9
+MOST_PROPOSALS = 10**9
 
 
 @contextmanager
@@ -58,10 +58,10 @@ def check_private_draws(q: MollifiedExpFamily, num_draws: int, constant_time: bo
     num_draws = check_count("num_draws", num_draws)
     width = q.bounds.width
     if check_flag("constant_time", constant_time):
-        check_work(num_draws, fixed_num_proposals(q.bounds), _MAX_EXPECTED_PROPOSALS)
-    elif num_draws > _MAX_EXPECTED_PROPOSALS * math.exp(-width):
+        check_work(num_draws, fixed_num_proposals(q.bounds), MOST_PROPOSALS)
+    elif num_draws > MOST_PROPOSALS * math.exp(-width):
         remedy = f"A tilt of width R = {width:.3g} nats may take e^R proposals a draw: lower epsilon."
-        raise ValueError(message("num_draws", f"be at most {_MAX_EXPECTED_PROPOSALS:.0e} / e^R", num_draws, remedy))
+        raise ValueError(message("num_draws", f"be at most {MOST_PROPOSALS:.0e} / e^R", num_draws, remedy))
     return num_draws
 
 
