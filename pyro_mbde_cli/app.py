@@ -62,6 +62,8 @@ class Application(click.Group):
             if os.environ.get("PYRO_MBDE_DEBUG", "0") != "0":
                 raise
             click.echo(f"Error: {_text(error)}", err=True)
+            if type(error) in (TypeError, RuntimeError):  # which may be the library's mistake
+                click.echo(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.", err=True)
             return BUDGET_REFUSED if _is_refusal(error) else USER_ERROR
 
 

@@ -31,13 +31,11 @@ class Peak(NamedTuple):
         highest: largest log-ratio found, in nats; infinite where one density is NaN, or 0 where the other is not.
         lowest: smallest.
         place: the x of the larger in absolute value.
-        slack: what rounding may have added to either, in nats.
     """
 
     highest: float
     lowest: float
     place: Tensor
-    slack: float
 
     @property
     def epsilon(self) -> float:
@@ -139,7 +137,7 @@ def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) 
             points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
         ends.append((best, place))
     (highest, first), (lowest, second) = ends[0], ends[1]
-    return Peak(highest, -lowest, first if highest >= lowest else second, 0.0)
+    return Peak(highest, -lowest, first if highest >= lowest else second)
 
 
 _Function = Callable[[Tensor], Tensor]
