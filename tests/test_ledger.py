@@ -692,6 +692,25 @@ def test_who_is_charged_next_is_told_of_an_edited_account_and_of_a_missing_end(s
         assert len(ledger.charges("a")) == 4
 
 
+def test_who_is_charged_next_is_told_of_an_edited_end(store: Store) -> None:
+    filled(store.url)
+    with store.raw() as execute:
+        execute("UPDATE mbde_charges SET num_draws = 1 WHERE number = 10")
+    with Ledger(store.url) as ledger:
+        with pytest.raises(LedgerError, match="last row was tampered with"):
+            ledger.charge("a", UNIT, 1, fingerprint=ONE)
+        assert len(ledger.charges("a")) == 4
+    with store.raw() as execute:
+        execute("UPDATE mbde_charges SET num_draws = 10 WHERE number = 10")
+    with Ledger(store.url) as ledger:
+        assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
+        ledger.open_account("c", 1.0)
+    with store.raw() as execute:
+        execute("UPDATE mbde_accounts SET epsilon = 9 WHERE name = 'c'")
+    with Ledger(store.url) as ledger, pytest.raises(LedgerError, match="last row was tampered with"):
+        ledger.charge("a", UNIT, 1, fingerprint=ONE)
+
+
 def test_triggers_forbid_changes(store: Store) -> None:
     filled(store.url)
     statements = [
