@@ -347,7 +347,7 @@ class TestRelease:
         result = run(*RELEASE, "--purpose", "a course", "--who", "Ada")
         assert result.stdout == (
             "2 rows in rows.csv, what is guaranteed in rows.card.json and .card.html beside it\n"
-            "charge 2 to clinic: epsilon 2 of 5 spent, delta 0 of 1e-06\n"
+            "entry 2 of the ledger, charged to clinic: epsilon 2 of 5 spent, delta 0 of 1e-06\n"
         )
         assert result.stderr == ""
         rows = pd.read_csv("rows.csv")
