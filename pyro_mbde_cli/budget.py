@@ -245,7 +245,7 @@ def _show_one(console: Console, opened: Any, name: str, density: Any) -> None:
         document["affordable"] = opened.affordable(name, density.guarantee, density.fingerprint)
         lines += [f"{document['affordable']:,} more rows of this model, at epsilon {density.epsilon:.6g} each"]
     if charges:
-        rows = [("charge", "when", "rows", "epsilon of one", "model", "who", "purpose")]
+        rows = [("entry", "when", "rows", "epsilon of one", "model", "who", "purpose")]
         rows += [
             (
                 str(charge.number),

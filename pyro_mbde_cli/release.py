@@ -103,7 +103,7 @@ def release_command(
     noun = "row" if num_draws == 1 else "rows"
     text = (
         f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
-        f"charge {released.charge.number} to {account}: epsilon {spent.epsilon:.6g} of {limit.epsilon:g} spent, "
-        f"delta {spent.delta:g} of {limit.delta:g}"
+        f"entry {released.charge.number} of the ledger, charged to {account}: "
+        f"epsilon {spent.epsilon:.6g} of {limit.epsilon:g} spent, delta {spent.delta:g} of {limit.delta:g}"
     )
     console.answer(document, text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pyro
 import pytest
@@ -13,6 +14,8 @@ import torch
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     import arviz  # noqa: F401
+
+from pyro_mbde import Ledger
 
 torch.set_num_threads(1)
 
@@ -42,3 +45,22 @@ def global_state_guard() -> Iterator[None]:
     before = settings()
     yield
     assert settings() == before
+
+
+@pytest.fixture
+def make_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ledger]]:
+    """Makes ledgers with an account "clinic", each on a file in a folder of its own."""
+    with ExitStack() as stack:
+
+        def make(epsilon: float = 10.0, delta: float = 0.0, rule: str = "pure") -> Ledger:
+            ledger = stack.enter_context(Ledger(tmp_path_factory.mktemp("ledger") / "budget.db"))
+            ledger.open_account("clinic", epsilon, delta, rule)
+            return ledger
+
+        yield make
+
+
+@pytest.fixture
+def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
+    """A ledger whose account "clinic" has an epsilon of 10 and no delta."""
+    return make_ledger()

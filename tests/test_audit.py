@@ -93,7 +93,7 @@ def test_nothing_sound_is_accused(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", SOUND)
 def test_nothing_sound_is_accused_over_seeds(name: str, seed: int) -> None:
     fit, epsilon, base = SOUND[name]

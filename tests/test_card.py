@@ -6,6 +6,8 @@ import json
 import math
 import re
 import stat
+from collections.abc import Callable
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,11 +15,20 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, make_density, normal
-from ledgers import MemoryLedger
 from torch import Tensor
 
-from pyro_mbde import MBDE, BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFamily, private_report, release
+from pyro_mbde import (
+    MBDE,
+    BoundedClassifiers,
+    Bounds,
+    Ledger,
+    LogNormalizer,
+    MollifiedExpFamily,
+    private_report,
+    release,
+)
 from pyro_mbde.mollifier import Certificate
+from pyro_mbde.privacy import ledger as ledger_module
 from pyro_mbde.releases import releasing
 from pyro_mbde.releases.card import likelier, percent, rarer, round_up, short_number
 
@@ -59,11 +70,14 @@ def significant(number: float) -> str:
 
 
 @pytest.mark.parametrize("index", range(12))
-def test_nothing_private_is_on_a_card(index: int, tmp_path: Path) -> None:
+def test_nothing_private_is_on_a_card(
+    index: int, make_ledger: Callable[..., Ledger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Property: five digits in a row of any private number, or the fingerprint, are nowhere in what is written."""
     q = hostile(index)
     q = q if index % 3 else q.to(torch.float64)
-    ledger = MemoryLedger(delta=1e-6, epsilon=20.0)
+    monkeypatch.setattr("getpass.getuser", lambda: "login-name")
+    ledger = make_ledger(epsilon=20.0, delta=1e-6)
     released = release(q, 4, ledger, "clinic", path=tmp_path / "rows.csv", purpose="test", progress=False)
     texts = [(tmp_path / f"rows.card.{kind}").read_text() for kind in ("json", "html")] + [json.dumps(released.card)]
     for text in texts:
@@ -73,6 +87,7 @@ def test_nothing_private_is_on_a_card(index: int, tmp_path: Path) -> None:
                 assert significant(number) not in digits, number
         assert q.fingerprint not in text
         assert released.charge.hash not in text
+        assert released.charge.who == "login-name"
         assert "login-name" not in text
         for word in ("acceptance", "shrinkage", "offset", "log_normalizer", "fingerprint", "natural"):
             assert word not in text.lower().replace("bernoulli", "")
@@ -98,8 +113,18 @@ def pair() -> list[MollifiedExpFamily]:
     ]
 
 
+@pytest.fixture
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the ledgers' date from changing between two releases."""
+    monkeypatch.setattr(ledger_module, "_now", lambda: datetime(2026, 1, 31, 12, tzinfo=UTC))
+
+
+@pytest.mark.usefixtures("fixed_clock")
 def test_same_rows_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    make_ledger: Callable[..., Ledger],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     """Attack: two tables whose draws coincide differ in no byte of card, page, rows or output."""
     rows = torch.randn(5, 2)
@@ -108,7 +133,8 @@ def test_same_rows_same_bytes(
     for index, q in enumerate(pair()):
         folder = tmp_path / str(index)
         folder.mkdir()
-        released = release(q, 5, MemoryLedger(), "clinic", path=folder / "rows.csv", purpose="p", who="w")
+        ledger = make_ledger(delta=1e-6)
+        released = release(q, 5, ledger, "clinic", path=folder / "rows.csv", purpose="p", who="w")
         captured = capfdbinary.readouterr()
         files = {entry.name: entry.read_bytes() for entry in sorted(folder.iterdir())}
         written.append((files, captured.out, captured.err, json.dumps(released.card)))
@@ -116,7 +142,8 @@ def test_same_rows_same_bytes(
     assert len(written[0][0]) == 3
 
 
-def test_draws_that_coincide_by_themselves(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("fixed_clock")
+def test_draws_that_coincide_by_themselves(make_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
     """The same with the real sampler: a constant tilt, of whichever sign, accepts or not by one seed alike."""
 
     def flat(theta: float) -> MollifiedExpFamily:
@@ -132,7 +159,7 @@ def test_draws_that_coincide_by_themselves(tmp_path: Path) -> None:
         folder = tmp_path / str(index)
         folder.mkdir()
         with pytest.warns(UserWarning, match="seeded"):
-            release(flat(theta), 5, MemoryLedger(), "clinic", path=folder / "rows.csv", seed=3)
+            release(flat(theta), 5, make_ledger(), "clinic", path=folder / "rows.csv", seed=3)
         written.append({entry.name: entry.read_bytes() for entry in folder.iterdir()})
     assert written[0] == written[1]
 
@@ -155,8 +182,8 @@ class Links(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
-    release(make_density(normal(2)), 3, MemoryLedger(), "clinic", path=tmp_path / "rows.csv")
+def test_the_page_needs_nothing_else(ledger: Ledger, tmp_path: Path) -> None:
+    release(make_density(normal(2)), 3, ledger, "clinic", path=tmp_path / "rows.csv")
     page = (tmp_path / "rows.card.html").read_text()
     parser = Links()
     parser.feed(page)
@@ -167,12 +194,12 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
         assert needed in page
 
 
-def test_what_is_put_in_is_escaped(tmp_path: Path) -> None:
+def test_what_is_put_in_is_escaped(ledger: Ledger, tmp_path: Path) -> None:
     evil = "<script>alert('x')</script>&"
     release(
         make_density(normal(1)),
         1,
-        MemoryLedger(),
+        ledger,
         "clinic",
         path=tmp_path / "rows.csv",
         purpose=evil,
@@ -186,16 +213,14 @@ def test_what_is_put_in_is_escaped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(BASES) - {"masked"}))
-def test_cards_of_all_bases_are_json(name: str, tmp_path: Path) -> None:
-    released = release(
-        make_density(BASES[name]()), 2, MemoryLedger(), "clinic", path=tmp_path / "rows.csv", progress=False
-    )
+def test_cards_of_all_bases_are_json(name: str, ledger: Ledger, tmp_path: Path) -> None:
+    released = release(make_density(BASES[name]()), 2, ledger, "clinic", path=tmp_path / "rows.csv", progress=False)
     assert json.loads((tmp_path / "rows.card.json").read_text()) == released.card
 
 
-def test_facts_of_a_card() -> None:
-    q = pair()[0]
-    card = release(q, 1, MemoryLedger(delta=1e-6), "clinic").card
+def test_facts_of_a_card(make_ledger: Callable[..., Ledger]) -> None:
+    q, ledger = pair()[0], make_ledger(delta=1e-6)
+    card = release(q, 1, ledger, "clinic").card
     assert card["title"] == "1 row released under integral privacy"
     assert card["who"] is None
     assert card["guarantee_of_one_row"] == {"epsilon": 1.02, "delta": 1e-9, "log_ratio_range": 2.0}
@@ -203,15 +228,20 @@ def test_facts_of_a_card() -> None:
     assert (density["form"], density["tolerance"], density["skew"]) == ("calibrated", 0.01, pytest.approx(0.31 / 1.02))
     assert (density["tilt_low"], density["tilt_high"]) == (-0.3, 0.7)
     assert density["base_text"] == "Normal(loc=[0, 0], scale=[1, 1])"
-    many = release(q, 4, MemoryLedger(delta=1e-6, epsilon=30.0, rule="zcdp"), "clinic").card
-    assert many["cost_of_this_release"]["delta"] <= 1e-6
-    assert many["account"]["rule"] == "zcdp"
+    for rule in ("zcdp", "iid"):
+        ledger.open_account(rule, 30.0, 1e-6, rule)
+        many = release(q, 4, ledger, rule).card
+        spent = ledger.spent(rule)
+        assert many["cost_of_this_release"]["delta"] <= 1e-6
+        assert (many["account"]["name"], many["account"]["rule"]) == (rule, rule)
+        assert many["account"]["spent"] == {"epsilon": spent.epsilon, "delta": spent.delta, "rule": spent.rule}
+        assert many["account"]["epsilon_left"] == pytest.approx(30.0 - spent.epsilon)
 
 
-def test_a_weak_promise_is_called_weak() -> None:
+def test_a_weak_promise_is_called_weak(ledger: Ledger) -> None:
     q = make_density(normal(1))
-    weak = release(q, 9, MemoryLedger(), "clinic").card
-    strong = release(q, 1, MemoryLedger(), "clinic").card
+    weak = release(q, 9, ledger, "clinic").card
+    strong = release(q, 1, ledger, "clinic").card
     assert any("weak" in text for text in weak["meaning"])
     assert not any("weak" in text for text in strong["meaning"])
     assert "2.72 times as likely" in " ".join(strong["meaning"])
@@ -264,15 +294,17 @@ def test_numbers_as_text() -> None:
     ]
 
 
-class TestPrivateReport:
-    def fitted(self) -> tuple[MollifiedExpFamily, MBDE, Tensor]:
-        rows = torch.randn(200, 2) + 1
-        trainer = MBDE(normal(2), 1.0, 2, seed=0, num_samples=200, progress=False)
-        return trainer.fit(rows), trainer, rows
+@pytest.fixture(scope="module")
+def fitted() -> tuple[MollifiedExpFamily, MBDE, Tensor]:
+    rows = torch.randn(200, 2, generator=torch.Generator().manual_seed(0)) + 1
+    trainer = MBDE(normal(2), 1.0, 2, seed=0, num_samples=200, progress=False)
+    return trainer.fit(rows), trainer, rows
 
+
+class TestPrivateReport:
     @pytest.mark.parametrize("kind", ["html", "json"])
-    def test_what_is_in_it(self, kind: str, tmp_path: Path) -> None:
-        q, trainer, rows = self.fitted()
+    def test_what_is_in_it(self, kind: str, fitted: tuple[MollifiedExpFamily, MBDE, Tensor], tmp_path: Path) -> None:
+        q, trainer, rows = fitted
         path = tmp_path / f"report.{kind}"
         report = private_report(q, rows, path=path, history=trainer.history)
         text = path.read_text()
