@@ -177,17 +177,11 @@ class TestRefused:
         with pytest.raises(ValueError, match="q must have an empty batch shape"):
             release(plane.expand([3]), 3, watched, "clinic")
         with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
-<<<<<<< HEAD
-            release(plane, 10, ledger, "clinic", num_steps=10**9)
+            release(plane, 10, watched, "clinic", num_steps=10**9)
         with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
-            release(make_density(normal(2), epsilon=60.0, num_rounds=30), 3, ledger, "clinic")
-        assert ledger.calls == []
-        with pytest.raises(ValueError, match="name must be an account's"):
-=======
             release(make_density(normal(2), epsilon=60.0, num_rounds=30), 3, watched, "clinic")
         assert watched.mock_calls == []
         with pytest.raises(ValueError, match=r"name must be that of an account \('clinic'\)"):
->>>>>>> realtests
             release(plane, 3, ledger, "other")
         assert ledger.charges("clinic") == []
         assert list(tmp_path.iterdir()) == []
@@ -378,7 +372,7 @@ class TestSchema:
 
     def test_rows_in_the_tables_own_units(self, make_ledger: Callable[..., Ledger]) -> None:
         q, ledger = make_density(self.SCHEMA.base()), make_ledger(epsilon=1e3)
-        released = release(q, 40, ledger, "clinic", columns=self.SCHEMA, progress=False)
+        released = release(q, 8, ledger, "clinic", columns=self.SCHEMA, progress=False)
         assert list(released.rows) == ["age", "weight"]
         assert released.rows["age"].dtype.kind == "i"
         assert released.rows["age"].between(0, 110).all()
