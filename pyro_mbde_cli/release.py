@@ -85,14 +85,8 @@ def release_command(
                 rows = json.loads(unwritten.rows.to_json(orient="records"))
                 console.answer({"rows": rows, "card": unwritten.card}, unwritten.rows.to_csv(index=False).rstrip("\n"))
             raise
-        limit, spent = opened.account(account), opened.spent(account)
-    standing = {
-        "name": account,
-        "epsilon": limit.epsilon,
-        "delta": limit.delta,
-        "rule": limit.rule,
-        "spent": {"epsilon": spent.epsilon, "delta": spent.delta},
-    }
+    standing = released.card["account"]
+    spent = standing["spent"]
     document = {
         "rows": output,
         "num_draws": num_draws,
@@ -104,6 +98,7 @@ def release_command(
     text = (
         f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
         f"entry {released.charge.number} of the ledger, charged to {account}: "
-        f"epsilon {spent.epsilon:.6g} of {limit.epsilon:g} spent, delta {spent.delta:g} of {limit.delta:g}"
+        f"epsilon {spent['epsilon']:.6g} of {standing['epsilon']:g} spent, "
+        f"delta {spent['delta']:g} of {standing['delta']:g}"
     )
     console.answer(document, text)

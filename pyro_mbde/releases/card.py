@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost
+from pyro_mbde.privacy.accounts import Account
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn, readable
 from pyro_mbde.serialization import encode
@@ -59,7 +60,7 @@ def make_card(
     columns: Sequence[ReleasedColumn],
     guarantee: Guarantee,
     cost: TotalCost,
-    account: Any,
+    account: Account,
     spent: TotalCost,
     draws: dict[str, Any],
     date: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,9 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import check_count, check_flag, check_seed, message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost, compose
+from pyro_mbde.privacy.accounts import Account, Charge
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.ledger import Ledger
 from pyro_mbde.releases.card import card_json, card_page, make_card
 from pyro_mbde.releases.columns import released_columns, to_frame
 from pyro_mbde.releases.files import ReleasePaths, encode_rows, release_paths, write_together
@@ -28,28 +30,6 @@ from pyro_mbde.sampling.system import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
 
-class BudgetLedger(Protocol):
-    """What a release needs of a ledger."""
-
-    def account(self, name: str) -> Any:
-        """Returns an account, with its name, rule, epsilon and delta."""
-
-    def charge(
-        self,
-        account_name: str,
-        guarantee: Guarantee,
-        num_draws: int,
-        *,
-        fingerprint: str,
-        purpose: str = "",
-        who: str | None = None,
-    ) -> Any:
-        """Charges draws to an account, or raises."""
-
-    def spent(self, name: str) -> TotalCost:
-        """Returns what an account has spent."""
-
-
 @dataclass(frozen=True)
 class Release:
     """Rows that were paid for.
@@ -57,12 +37,12 @@ class Release:
     Attributes:
         rows: the rows, for release.
         card: the facts about them, for release.
-        charge: the ledger's entry. Not for release: it holds the fingerprint of the density and hashes of it.
+        charge: the ledger's entry. Not for release: the ledger is for its owner and an auditor.
     """
 
     rows: pd.DataFrame
     card: dict[str, Any]
-    charge: Any = field(repr=False)
+    charge: Charge = field(repr=False)
 
 
 class UnwrittenReleaseError(OSError):
@@ -84,7 +64,7 @@ class UnwrittenReleaseError(OSError):
 def release(
     q: MollifiedExpFamily,
     num_draws: int,
-    ledger: BudgetLedger,
+    ledger: Ledger,
     account: str,
     *,
     path: str | os.PathLike[str] | None = None,
@@ -149,19 +129,13 @@ def release(
         Rejection Sampling. 2021.
 
     Example:
-        >>> import torch
-        >>> from types import SimpleNamespace
-        >>> from pyro_mbde import MBDE, TotalCost
-        >>> class Ledger:  # a real one is a file
-        ...     def account(self, name):
-        ...         return SimpleNamespace(name=name, epsilon=10.0, delta=0.0, rule="pure")
-        ...     def charge(self, account_name, guarantee, num_draws, **facts):
-        ...         return SimpleNamespace(number=1, when="2026-01-31")
-        ...     def spent(self, name):
-        ...         return TotalCost(5.0, 0.0, "pure composition")
+        >>> import tempfile, torch
+        >>> from pyro_mbde import MBDE, Ledger
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = MBDE(base, epsilon=1.0, progress=False).fit(torch.linspace(0, 1, 500))
-        >>> released = release(q, 5, Ledger(), "clinic-2026", columns=["weight"])
+        >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/budget.db") as ledger:
+        ...     account = ledger.open_account("clinic-2026", epsilon=10.0)
+        ...     released = release(q, 5, ledger, "clinic-2026", columns=["weight"])
         >>> released.rows.shape, released.card["cost_of_this_release"], released.card["account"]["epsilon_left"]
         ((5, 1), {'epsilon': 5.0, 'delta': 0.0, 'rule': 'pure composition'}, 5.0)
     """
@@ -197,7 +171,8 @@ def release(
     card_json(rehearsed)
     card_page(rehearsed)
     charge = ledger.charge(account, guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
-    card = make_card(q, **facts, account=opened, spent=ledger.spent(account), date=str(charge.when)[:10])
+    assert charge.spent is not None  # told by the charge itself: what was read after it might fail
+    card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
     if num_steps is None:
         values = private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
     else:
@@ -223,7 +198,7 @@ def _write(paths: ReleasePaths, released: Release) -> None:
         raise UnwrittenReleaseError(text, released) from error
 
 
-def _cost(guarantee: Guarantee, num_draws: int, account: Any) -> TotalCost:
+def _cost(guarantee: Guarantee, num_draws: int, account: Account) -> TotalCost:
     """What the rows cost taken alone, with as much delta as the account's rule makes use of."""
     delta = account.delta if account.rule != "pure" and account.delta > guarantee.delta else None
     return compose(guarantee, num_draws, delta)
