@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -84,7 +84,9 @@ class Account:
     **Why a rule is for good.** Each proof needs its limit on every path. Were the rule chosen by looking at draws, on
     some paths only one limit would hold and on others only the other, and neither sum would be bounded on all. For the
     same reason delta is split when the account is opened: then no later choice of a certificate can change what is left
-    for the conversion. A refusal tells nothing: it depends on public numbers alone.
+    for the conversion. A refusal tells nothing: it depends on public numbers alone, and on which draws are of one
+    density. That is public too, as every fitted density has a random name of its own: its fingerprint is salted by 128
+    random bits that are kept in the model's file and made anew whenever a density is fitted or mollified.
 
     **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
     a hundred draws at 0.1 cost 10. Logarithms, zCDP and the exact curve are rounded up.
@@ -115,29 +117,36 @@ class Account:
 
 @dataclass(frozen=True)
 class Charge:
-    """Draws that an account has paid for. All of it is public but for the fingerprint and the hash.
+    """Draws that an account has paid for.
+
+    All of it is public but for the fingerprint and the hash. They tell nothing of the table to whoever has not the
+    model's file, see :class:`~pyro_mbde.Ledger`; still they are for the data owner and auditors, and the fingerprint is
+    left out of what is printed.
 
     Attributes:
         number: place in the ledger, which also counts the openings of accounts.
         account: name of the account.
         when: what the clock said, in UTC; the order of charges is that of their numbers.
-        fingerprint: name of the fitted density, in hexadecimal digits.
+        fingerprint: name of the fitted density, in hexadecimal digits; random to whoever has not the model's file.
         num_draws: how many draws it pays for.
         guarantee: of one draw.
         purpose: what it was for, in the words of who charged it.
         who: who charged it.
         hash: SHA-256 of all the above and of the hash before.
+        spent: what the account has spent with this charge included, where :meth:`~pyro_mbde.Ledger.charge` returns it;
+            ``None`` in lists of charges. Neither hashed nor compared.
     """
 
     number: int
     account: str
     when: datetime
-    fingerprint: str
+    fingerprint: str = field(repr=False)
     num_draws: int
     guarantee: Guarantee
     purpose: str
     who: str
     hash: str
+    spent: TotalCost | None = field(default=None, compare=False)
 
 
 class Tally(NamedTuple):
@@ -147,9 +156,25 @@ class Tally(NamedTuple):
     guarantee: Guarantee
     num_draws: int
 
+    def __repr__(self) -> str:
+        """Leaves the fingerprint out."""
+        return f"Tally(guarantee={self.guarantee!r}, num_draws={self.num_draws!r})"
+
 
 def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_delta: Any, opened: datetime) -> Account:
     """Returns an account, after a check of every argument, with delta split by its rule.
+
+    Args:
+        name: what to call it.
+        epsilon: limit in nats, finite and above 0.
+        delta: limit, in [0, 1).
+        rule: ``pure``, ``zcdp`` or ``iid``.
+        certificate_delta: what of delta certificates may take, in [0, delta); ``None`` for all of it under ``pure``,
+            for a tenth under the others.
+        opened: when, in UTC.
+
+    Returns:
+        The account.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -241,7 +266,17 @@ def add_draws(tallies: Iterable[Tally], more: Tally) -> list[Tally]:
 
 
 def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> int:
-    """Returns how many more draws of a density an account can bear, at most :data:`MOST_COUNTED`."""
+    """Returns how many more draws of a density an account can bear.
+
+    Args:
+        account: which bears them.
+        tallies: what it has paid for.
+        guarantee: of one draw.
+        fingerprint: name of the density.
+
+    Returns:
+        The largest number, 0 if none; never more than :data:`MOST_COUNTED`.
+    """
     tallies = list(tallies)
 
     def holds(num_draws: int) -> bool:
@@ -261,11 +296,14 @@ def other_density(account: Account, tallies: Iterable[Tally], guarantee: Guarant
     """Returns why an account for draws of one density does not bear these, or nothing."""
     if account.rule != "iid":
         return ""
-    remedy = "Open another account for it, or one with the rule 'zcdp', which bears several densities."
+    remedy = (
+        "Nothing was charged, and nothing may be drawn. Open another account for it, or one with the rule 'zcdp', "
+        "which bears several densities."
+    )
     for tally in tallies:
         if tally.fingerprint != fingerprint:
             constraint = f"name the one density that account {account.name!r} is for"
-            return message("fingerprint", constraint, fingerprint, remedy)
+            return f"fingerprint must {constraint}, got another density. {remedy}"
         if tally.guarantee != guarantee:
             return message("guarantee", f"be that of account {account.name!r}, {tally.guarantee}", guarantee, remedy)
     return ""

@@ -48,6 +48,7 @@ from pyro_mbde.privacy.ledger_verify import verify
 __all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
 
 _FINGERPRINT = re.compile("[0-9a-f]{32,128}")
+_LONGEST_USER_NAME = 200
 
 
 class Ledger:
@@ -57,12 +58,12 @@ class Ledger:
     are made one after the other, each wholly or not at all, and have reached the disk when :meth:`charge` returns.
     Charge first, draw after: whoever is killed in between has paid for draws that nobody saw, never the reverse.
 
-    What an account guarantees and why is told at :class:`Account`. Rows are only ever added; triggers refuse anything
-    else, and each row, account or charge, holds a SHA-256 of all that it tells and of the hash before it. There is one
-    chain through the whole ledger rather than one for each account, so that an account deleted with all its charges is
-    missed too, and so that one hash, :meth:`head`, stands for everything; in return charges to different accounts wait
-    for one another, a few milliseconds each. :meth:`verify` goes through the chain and names the rows that were
-    edited, swapped, deleted or inserted.
+    What an account guarantees and why is told at :class:`Account`. Rows are only ever added; triggers refuse to edit,
+    delete or replace them, and each row, account or charge, holds a SHA-256 of all that it tells and of the hash before
+    it. There is one chain through the whole ledger rather than one for each account, so that an account deleted with
+    all its charges is missed too, and so that one hash, :meth:`head`, stands for everything; in return charges to
+    different accounts wait for one another, a few milliseconds each. :meth:`verify` goes through the chain and names
+    the rows that were edited, swapped, deleted or inserted.
 
     What this is not: whoever can write the file can drop the triggers, and who rewrites the whole chain from some row
     on, or cuts off its end, and sets the head to fit, leaves a valid ledger. Only a head that was noted where they
@@ -70,14 +71,16 @@ class Ledger:
 
     Privacy:
         For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
-        so is all that a refusal tells; a purpose must not tell of the table. A fingerprint is not, if it is computed
-        from the density: whoever has it can test guesses at the table. Nor, then, are hashes and the head, which depend
-        on it: note the head where auditors read it, and do not hand it out with rows.
+        so is all that a refusal tells; a purpose must not tell of the table. Fingerprints are salted by 128 random bits
+        that are kept in the model's file and made anew whenever a density is fitted or mollified: they, the hashes and
+        the head tell nothing of the table to whoever has not that file. Who has it can test guesses at the table by
+        them; so no error and nothing printed shows a fingerprint. Note the head where auditors read it.
 
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (``pip install 'pyro_mbde[postgresql]'``), where the tables
-            are made. A file belongs on a local disk: network file systems lock unreliably.
+            are made. A file belongs on a local disk: network file systems lock unreliably. A new file is for its owner
+            alone (mode 0600), who may widen that for an auditor: the mode of a file that is there is left alone.
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
@@ -152,7 +155,7 @@ class Ledger:
         Raises:
             TypeError: an argument is of the wrong kind.
             ValueError: an argument is out of its range, or there is an account of that name.
-            LedgerError: the ledger cannot be written.
+            LedgerError: the ledger cannot be written, or its last row was tampered with.
 
         Example:
             >>> import tempfile
@@ -168,6 +171,7 @@ class Ledger:
 
         def work(connection: Connection) -> Account:
             head = read_head(connection, lock=True)
+            check_last(connection, head)
             if name in connection.scalars(select(schema.accounts.c.name).where(schema.accounts.c.name == name)):
                 remedy = "Accounts are for good: a raised limit would void what was promised. Choose another name."
                 raise ValueError(message("name", "be new to the ledger", name, remedy))
@@ -202,20 +206,20 @@ class Ledger:
             account_name: name of the account.
             guarantee: of one draw.
             num_draws: how many draws to pay for; at least 1.
-            fingerprint: name of the fitted density, 32 to 128 hexadecimal digits, such as a SHA-256 of it. Densities
-                that differ must not share one.
+            fingerprint: name of the fitted density, 32 to 128 hexadecimal digits, such as a SHA-256 of it and a random
+                salt. Densities that differ must not share one.
             purpose: what the draws are for; printable, at most 2,000 characters. It is kept and shown: nothing in it
                 may come from the table.
             who: who charges; ``None`` for the name of the user that the operating system knows.
 
         Returns:
-            The charge, which has reached the disk.
+            The charge, which has reached the disk, with what the account has spent by then.
 
         Raises:
-            BudgetExceededError: the account cannot bear it.
+            BudgetExceededError: the account cannot bear it, or is for draws of one density (``iid``), and another, or
+                another guarantee, was asked for.
             TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range, there is no such account, or it is for draws of one density
-                (``iid``) and another, or another guarantee, was asked for.
+            ValueError: an argument is out of its range, or there is no such account.
             LedgerError: the ledger cannot be written, or its account or last row was tampered with.
         """
         guarantee = _check_guarantee(guarantee)
@@ -233,7 +237,7 @@ class Ledger:
             account = read_account(connection, account_name)
             before = read_tallies(connection, account_name)
             if refusal := other_density(account, before, guarantee, fingerprint):
-                raise ValueError(refusal)
+                raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
                 return account, before
@@ -242,9 +246,8 @@ class Ledger:
             row = {**density, "charged": when.isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
             row = append(connection, head, "charge", schema.charges, row)
             write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
-            return Charge(
-                row["number"], account_name, when, fingerprint, num_draws, guarantee, purpose, who, row["hash"]
-            )
+            charged = (fingerprint, num_draws, guarantee, purpose, who, row["hash"])
+            return Charge(row["number"], account_name, when, *charged, spent=spent_by(account, after))
 
         outcome = self._database.write(work)
         if isinstance(outcome, Charge):
@@ -341,8 +344,8 @@ class Ledger:
         """Goes through the whole ledger and tells what was changed since it was written.
 
         Found and named are rows edited, swapped, deleted or inserted, accounts edited, sums that differ from the
-        charges, charges beyond a limit, triggers that are missing, and damage to an SQLite file. A clock that ran
-        backwards is no problem. For what cannot be found without ``expected_head``, see :class:`Ledger`.
+        charges, charges beyond a limit, triggers that are missing or altered, and damage to an SQLite file. A clock
+        that ran backwards is no problem. For what cannot be found without ``expected_head``, see :class:`Ledger`.
 
         Args:
             expected_head: what :meth:`head` or an earlier verification returned. It must be in the ledger, which may
@@ -372,8 +375,9 @@ def _user_name() -> str:
     try:
         name = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
-        name = f"user {os.getuid()}"
-    return name if name.isprintable() else repr(name)
+        name = f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+    name = name if name.isprintable() else repr(name)
+    return name.strip()[:_LONGEST_USER_NAME].strip() or "unknown"
 
 
 def _check_guarantee(guarantee: Any) -> Guarantee:
@@ -386,10 +390,9 @@ def _check_guarantee(guarantee: Any) -> Guarantee:
 
 def _check_fingerprint(fingerprint: Any) -> str:
     if not isinstance(fingerprint, str):
-        raise TypeError(message("fingerprint", "be a string", fingerprint))
+        raise TypeError(f"fingerprint must be a string, got one of type {type(fingerprint).__name__}.")
     if not _FINGERPRINT.fullmatch(fingerprint.lower()):
-        remedy = "Use a SHA-256 of the density."
-        raise ValueError(message("fingerprint", "be 32 to 128 hexadecimal digits", fingerprint[:130], remedy))
+        raise ValueError(f"fingerprint must be 32 to 128 hexadecimal digits, got one of {len(fingerprint)} characters.")
     return fingerprint.lower()
 
 

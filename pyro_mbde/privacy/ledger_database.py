@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,44 +24,53 @@ Result = TypeVar("Result")
 #: PostgreSQL's codes for a transaction that may be tried again: serialization failure, deadlock.
 _AGAIN, _MOST_TRIES = ("40001", "40P01"), 20
 _NOTHING_LOST = "Nothing was charged, and what was charged before is safe."
+_NOT_KNOWN = "It is not known whether what was written last was recorded: see charges()."
 
 #: What goes wrong, by the beginnings of SQLite's names and PostgreSQL's codes of errors; and what to do then.
 _TROUBLES: list[tuple[tuple[str, ...], str, str]] = [
-    (("SQLITE_FULL", "53100"), "its disk is full", "Make room and try again."),
-    (("SQLITE_READONLY", "25006"), "it cannot be written", "Make the file and its folder writable."),
+    (("SQLITE_FULL", "53100"), "its disk is full.", "Make room and try again."),
+    (("SQLITE_READONLY", "25006"), "it cannot be written.", "Make the file and its folder writable."),
     (
         ("SQLITE_BUSY", "SQLITE_LOCKED", "55P03", "57014"),
-        "it was locked for too long",
+        "it was locked for too long.",
         "Try again, or find what holds it.",
     ),
-    (("SQLITE_NOTADB",), "it is no database", "Check the path."),
+    (("SQLITE_NOTADB",), "it is no database.", "Check the path."),
     (
         ("SQLITE_CORRUPT", "SQLITE_FORMAT", "XX00"),
-        "it is damaged",
+        "it is damaged.",
         "Restore it from a copy, and charge what was drawn since again.",
     ),
     (
         ("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"),
-        "it cannot be opened",
+        "it cannot be opened.",
         "Check that its folder exists and that folder and file are readable and writable.",
     ),
     (
         ("SQLITE_IOERR",),
-        "its disk fails or lets no more be written",
+        "its disk fails or lets no more be written.",
         "Check the disk, its room and the file size limit.",
     ),
-    (("42501",), "its user may not do this", "Grant it SELECT, INSERT and UPDATE on the tables of the ledger."),
-    (("28", "3D000"), "the server refuses the user or has no such database", "Check the URL."),
-    (("53300", "57P03"), "the server takes no more connections now", "Try again later."),
-    (_AGAIN, "others charged at the same time, again and again", "Try again."),
+    (("42501",), "its user may not do this.", "Grant it SELECT, INSERT and UPDATE on the tables of the ledger."),
+    (("28", "3D000"), "the server refuses the user or has no such database.", "Check the URL."),
+    (("53300", "57P03"), "the server takes no more connections now.", "Try again later."),
+    (_AGAIN, "others charged at the same time, again and again.", "Try again."),
 ]
 
 
 class LedgerError(RuntimeError):
     """A ledger that cannot be read or written: damaged, locked, full, too new, or no ledger at all.
 
-    Nothing was charged, unless the message says that it is not known.
+    A charge that ends in it was not made, unless the message says that this is not known.
     """
+
+
+@dataclass
+class Stage:
+    """How far a transaction came, which tells what an error in it leaves behind."""
+
+    writes: bool = False
+    commits: bool = False
 
 
 class Database:
@@ -77,6 +87,8 @@ class Database:
         self._engine = self._make_engine()
         self._process = os.getpid()
         try:
+            if self.is_sqlite:
+                _create_private(str(self))
             if self.read(read_version) != newest_version():
                 self.write(lambda connection: prepare(connection, datetime.now(UTC)))
             if self.is_sqlite:
@@ -105,7 +117,7 @@ class Database:
         Raises:
             LedgerError: the database cannot be read.
         """
-        with self._clear_errors(), self._own_engine().connect() as connection:
+        with self._clear_errors(Stage()), self._own_engine().connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -118,10 +130,13 @@ class Database:
             LedgerError: the database cannot be written.
         """
         for attempt in range(_MOST_TRIES):
+            stage = Stage(writes=True)
             try:
-                with self._clear_errors(), self._own_engine().connect() as connection:
+                with self._clear_errors(stage), self._own_engine().connect() as connection:
                     with connection.execution_options(writes=True).begin():
-                        return work(connection)
+                        result = work(connection)
+                        stage.commits = True
+                    return result
             except LedgerError as error:
                 if attempt == _MOST_TRIES - 1 or _code(error.__cause__) not in _AGAIN:
                     raise
@@ -179,17 +194,23 @@ class Database:
                 cursor.execute("PRAGMA journal_mode = WAL")
             except Exception as error:
                 if not (_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
-                    raise _to_ledger_error(str(self), error) from error
+                    raise _to_ledger_error(str(self), error, Stage()) from error
                 time.sleep(random.uniform(0, 0.05))
             finally:
                 connection.close()
 
     @contextmanager
-    def _clear_errors(self) -> Iterator[None]:
+    def _clear_errors(self, stage: Stage) -> Iterator[None]:
         try:
             yield
+        except LedgerError as error:
+            if not stage.writes:
+                raise
+            raise LedgerError(f"{error} Nothing was charged.") from error.__cause__
+        except IntegrityError as error:
+            raise _to_ledger_error(str(self), error, stage) from None  # PostgreSQL's text shows the row
         except (SQLAlchemyError, NotALedgerError, UnicodeError) as error:
-            raise _to_ledger_error(str(self), error) from error
+            raise _to_ledger_error(str(self), error, stage) from error
 
 
 #: Engines of parent processes.
@@ -222,6 +243,14 @@ def _parse(path_or_url: str | os.PathLike[str]) -> URL:
     return URL.create("sqlite", database=os.path.abspath(url.database))
 
 
+def _create_private(path: str) -> None:
+    """Creates a file for its owner alone, as its write-ahead log then is too; one that is there is left alone."""
+    try:
+        os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return  # it is there, or SQLite will tell why it cannot be made
+
+
 def _set_up_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None  # transactions begin where they are told to, below
     # A damaged text must be readable, to be named.
@@ -244,25 +273,41 @@ def _code(error: BaseException | None) -> str:
     return str(getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "")
 
 
-def _to_ledger_error(place: str, error: BaseException) -> LedgerError:
+def _to_ledger_error(place: str, error: BaseException, stage: Stage) -> LedgerError:
     begin = f"The ledger {place} could not be used:"
     if isinstance(error, NotALedgerError):
         return LedgerError(f"{begin} {error}. It was left as it is.")
     code = _code(error)
-    for beginnings, what, remedy in _TROUBLES:
-        if code.startswith(beginnings):
-            return LedgerError(f"{begin} {what}. {remedy} {_NOTHING_LOST}")
-    if isinstance(error, PoolTimeoutError):
-        return LedgerError(f"{begin} too many threads use it at once. Try again. {_NOTHING_LOST}")
-    if isinstance(error, IntegrityError) or code == "P0001":
-        return LedgerError(f"{begin} its tables contradict one another. See what verify() tells. {_NOTHING_LOST}")
-    if isinstance(error, UnicodeError):
-        return LedgerError(f"{begin} its encoding lacks a character. Use a database in UTF-8. {_NOTHING_LOST}")
-    if isinstance(error, DBAPIError) and (error.connection_invalidated or not code or code.startswith(("08", "57P"))):
-        detail = " ".join(str(error.orig).split())
-        return LedgerError(
-            f"{begin} no connection, or it was lost: {detail} Check that the server runs. If it was lost during a "
-            f"charge, it is not known whether that was recorded: see charges()."
-        )
     detail = " ".join(str(getattr(error, "orig", None) or error).split())
-    return LedgerError(f"{begin} {detail} See what verify() tells. {_NOTHING_LOST}")
+    known = [(what, remedy) for beginnings, what, remedy in _TROUBLES if code.startswith(beginnings)]
+    what, remedy = detail, "See what verify() tells."
+    if known:
+        what, remedy = known[0]
+    elif isinstance(error, PoolTimeoutError):
+        what, remedy = "too many threads use it at once.", "Try again."
+    elif isinstance(error, IntegrityError) or code == "P0001":
+        what = "its tables contradict one another."
+    elif isinstance(error, UnicodeError):
+        what, remedy = "its encoding lacks a character.", "Use a database in UTF-8."
+    elif _is_lost(error):
+        what, remedy = f"no connection, or it was lost: {detail}", "Check that the server runs."
+    return LedgerError(f"{begin} {what} {remedy} {_left_behind(error, stage)}".rstrip())
+
+
+def _left_behind(error: BaseException, stage: Stage) -> str:
+    """What became of what was to be written."""
+    if not stage.writes:
+        return ""
+    # What was written before its commit is rolled back; and so is it if the commit was answered by a refusal. A disk
+    # that fails to sync may have the commit's last page.
+    unsynced = _code(error).startswith("SQLITE_IOERR") and _code(error) != "SQLITE_IOERR_WRITE"
+    return _NOT_KNOWN if stage.commits and (_is_lost(error) or unsynced) else _NOTHING_LOST
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether the connection was lost, so that an answer to a commit may be too."""
+    code = _code(error)
+    # 08: connection exception. 40003: statement completion unknown. 57P: the server shuts down.
+    return isinstance(error, DBAPIError) and (
+        error.connection_invalidated or not code or code.startswith(("08", "40003", "57P"))
+    )

@@ -44,7 +44,7 @@ def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
         row = _first_row(connection, select(table).where(table.c.number == head["number"]))
         if row is not None and row["hash"] == head["hash"] == entry_hash(kind, row):
             return
-    raise LedgerError("The ledger's last row was tampered with. See what verify() tells. Nothing was charged.")
+    raise LedgerError("The ledger's last row was tampered with. See what verify() tells.")
 
 
 def append(
@@ -70,7 +70,7 @@ def read_account(connection: Connection, name: str) -> Account:
 def to_account(row: Mapping[str, Any]) -> Account:
     """Returns the account that a row tells of, or raises LedgerError if it was tampered with."""
     if entry_hash("account", row) != row["hash"]:
-        raise LedgerError(f"Account {row['name']!r} was tampered with. See what verify() tells. Nothing was charged.")
+        raise LedgerError(f"Account {row['name']!r} was tampered with. See what verify() tells.")
     opened = datetime.fromisoformat(row["opened"])
     return Account(row["name"], row["epsilon"], row["delta"], row["rule"], row["certificate_delta"], opened)
 

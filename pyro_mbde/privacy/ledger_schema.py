@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from sqlalchemy import (
@@ -28,6 +29,9 @@ from pyro_mbde.privacy.ledger_chain import entry_hash
 
 metadata = MetaData()
 
+#: In SQLite the rowid itself (of 64 bits), lest a row be replaced by a rowid of its own.
+_ENTRY_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
 #: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
 heads = Table(
     "mbde_ledger",
@@ -44,7 +48,7 @@ heads = Table(
 accounts = Table(
     "mbde_accounts",
     metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False, unique=True),
     Column("epsilon", Double, nullable=False),
     Column("delta", Double, nullable=False),
@@ -58,7 +62,7 @@ accounts = Table(
 charges = Table(
     "mbde_charges",
     metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
     Column("account", Text, ForeignKey(accounts.c.name), nullable=False, index=True),
     Column("charged", Text, nullable=False),
     Column("fingerprint", Text, nullable=False),
@@ -84,15 +88,36 @@ tallies = Table(
     Column("log_ratio_range", Double, nullable=False),
     Column("num_draws", BigInteger, nullable=False),
     PrimaryKeyConstraint("account", "fingerprint", "epsilon", "delta", "log_ratio_range"),
+    sqlite_with_rowid=False,
 )
 
 #: What is never done to a table. Accounts and charges are only ever added; the head and the tallies only ever grow.
 _FORBIDDEN: dict[str, dict[str, str]] = {
     "mbde_accounts": {"UPDATE": "", "DELETE": ""},
     "mbde_charges": {"UPDATE": "", "DELETE": ""},
-    "mbde_ledger": {"UPDATE": "NEW.number < OLD.number", "DELETE": ""},
-    "mbde_tallies": {"UPDATE": "NEW.num_draws < OLD.num_draws", "DELETE": ""},
+    "mbde_ledger": {
+        "UPDATE": "NEW.id <> OLD.id OR NEW.version < OLD.version OR NEW.identity <> OLD.identity "
+        "OR NEW.created <> OLD.created OR NEW.number < OLD.number OR NEW.number > OLD.number + 1 "
+        "OR (NEW.number = OLD.number AND NEW.hash <> OLD.hash)",
+        "DELETE": "",
+    },
+    "mbde_tallies": {
+        "UPDATE": "NEW.account <> OLD.account OR NEW.fingerprint <> OLD.fingerprint OR NEW.epsilon <> OLD.epsilon "
+        "OR NEW.delta <> OLD.delta OR NEW.log_ratio_range <> OLD.log_ratio_range OR NEW.num_draws < OLD.num_draws",
+        "DELETE": "",
+    },
 }
+#: Rows in whose stead SQLite's INSERT OR REPLACE would put another, without a call of the trigger on deletions.
+#: PostgreSQL knows no such thing: there keys refuse an INSERT, and ON CONFLICT DO UPDATE is an update.
+_REPLACED: dict[str, str] = {
+    "mbde_accounts": "number = NEW.number OR name = NEW.name",
+    "mbde_charges": "number = NEW.number",
+    "mbde_ledger": "id = NEW.id",
+    "mbde_tallies": "account = NEW.account AND fingerprint = NEW.fingerprint AND epsilon = NEW.epsilon "
+    "AND delta = NEW.delta AND log_ratio_range = NEW.log_ratio_range",
+}
+_REFUSAL = "rows of a ledger are only ever added"
+_POSTGRESQL_BODY = f" BEGIN RAISE EXCEPTION '{_REFUSAL}'; END "
 
 #: The n-th turns a ledger of version n into one of version n + 1. None may touch what is hashed.
 MIGRATIONS: list[Callable[[Connection], None]] = []
@@ -164,41 +189,55 @@ def genesis_hash(row: dict[str, str]) -> str:
     return entry_hash("ledger", {"number": 0, "identity": row["identity"], "created": row["created"]})
 
 
-def trigger_names() -> list[str]:
-    """Returns the names of the triggers that forbid changes."""
-    return [f"{table}_no_{action.lower()}" for table, actions in _FORBIDDEN.items() for action in actions]
+def triggers(dialect: str) -> dict[str, str]:
+    """Returns the statements that make the triggers which forbid changes, by their names."""
+    postgresql = dialect == "postgresql"
+    then = "EXECUTE FUNCTION mbde_refuse()" if postgresql else f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+    statements = {}
+    for table, actions in _FORBIDDEN.items():
+        if postgresql:
+            actions = {**actions, "TRUNCATE": ""}
+        else:
+            actions = {**actions, "INSERT": f"EXISTS (SELECT 1 FROM {table} WHERE {_REPLACED[table]})"}
+        for action, condition in actions.items():
+            name = f"{table}_no_{'replace' if action == 'INSERT' else action.lower()}"
+            each = "STATEMENT" if action == "TRUNCATE" else "ROW"
+            when = f" WHEN ({condition})" if condition else ""
+            statements[name] = f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH {each}{when} {then}"
+    return statements
 
 
-def missing_triggers(connection: Connection) -> list[str]:
-    """Returns the names of those that are not there, or are switched off."""
-    if connection.dialect.name == "sqlite":
-        query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-    else:
+def trigger_problems(connection: Connection) -> Iterator[str]:
+    """Tells which triggers are not there, are switched off, or forbid something else."""
+    postgresql = connection.dialect.name == "postgresql"
+    if postgresql:
         query = (
-            "SELECT tgname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
+            "SELECT tgname, pg_get_triggerdef(pg_trigger.oid, true), prosrc FROM pg_trigger "
+            "JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid "
             "WHERE tgenabled IN ('O', 'A') AND pg_table_is_visible(pg_class.oid)"
         )
-    present = set(connection.scalars(text(query)))
-    return [name for name in trigger_names() if name not in present]
+    else:
+        query = "SELECT name, sql, '' FROM sqlite_master WHERE type = 'trigger'"
+    present = {name: (statement, body) for name, statement, body in connection.execute(text(query))}
+    for name, statement in triggers(connection.dialect.name).items():
+        if name not in present:
+            yield f"the trigger {name} is missing, which forbids to change rows"
+            continue
+        found, body = present[name]
+        same = _plain(found) == _plain(statement) and body == _POSTGRESQL_BODY if postgresql else found == statement
+        if not same:
+            yield f"the trigger {name} was altered, which forbids to change rows"
+
+
+def _plain(statement: str) -> str:
+    """A statement in the least of letters: PostgreSQL tells it with parentheses, blanks and lines of its own."""
+    return re.sub(r"[\s()]+", "", statement).lower()
 
 
 def _forbid(connection: Connection) -> None:
-    postgresql = connection.dialect.name == "postgresql"
-    if postgresql:
+    if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(
-            "CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'rows of a ledger are only ever added'; END $$"
+            f"CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS $${_POSTGRESQL_BODY}$$"
         )
-    for table, actions in _FORBIDDEN.items():
-        for action, condition in actions.items():
-            head = f"CREATE TRIGGER {table}_no_{action.lower()} BEFORE {action} ON {table} FOR EACH ROW"
-            when = f" WHEN ({condition})" if condition else ""
-            if postgresql:
-                connection.exec_driver_sql(f"{head}{when} EXECUTE FUNCTION mbde_refuse()")
-            else:
-                action_text = "SELECT RAISE(ABORT, 'rows of a ledger are only ever added')"
-                connection.exec_driver_sql(f"{head}{when} BEGIN {action_text}; END")
-        if postgresql:
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} EXECUTE FUNCTION mbde_refuse()"
-            )
+    for statement in triggers(connection.dialect.name).values():
+        connection.exec_driver_sql(statement)

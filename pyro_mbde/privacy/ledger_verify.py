@@ -18,12 +18,15 @@ from pyro_mbde.privacy.ledger_rows import read_head, read_rows, read_tallies, to
 _READ_AT_ONCE = 1000
 #: Draws by account, and in it by density and guarantee.
 Sums = dict[str, dict[tuple[str, Guarantee], int]]
+#: The number of the first charge to an account for a density and guarantee, which names it without its fingerprint.
+Firsts = dict[tuple[str, str, Guarantee], int]
 
 
 def verify(connection: Connection, expected_head: str | None) -> Verification:
     """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
     problems: list[str] = []
     sums: Sums = {}
+    firsts: Firsts = {}
     head = read_head(connection)
     genesis = schema.genesis_hash(head)
     seen, num_charges = expected_head in (None, genesis), 0
@@ -37,7 +40,9 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
             if entry.kind == "charge":
                 num_charges += 1
                 try:
-                    _add(sums.setdefault(row["account"], {}), to_tally(row))
+                    tally = to_tally(row)
+                    _add(sums.setdefault(row["account"], {}), tally)
+                    firsts.setdefault((row["account"], *tally[:2]), row["number"])
                 except (TypeError, ValueError):
                     problems.append(f"{entry} tells of no charge that can be")
             yield entry
@@ -46,12 +51,11 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
         if connection.dialect.name == "sqlite":
             found = connection.scalars(text("PRAGMA integrity_check(20)")).all()
             problems.extend(f"the file is damaged: {line}" for line in found if line != "ok")
-        missing = schema.missing_triggers(connection)
-        problems.extend(f"the trigger {name} is missing, which forbids to change rows" for name in missing)
+        problems.extend(schema.trigger_problems(connection))
         problems.extend(chain_problems(look(_entries(connection)), genesis, head["number"], head["hash"]))
         if not seen:
             problems.append("the expected head is in no entry: the ledger was cut off or rewritten, or is another one")
-        problems.extend(_account_problems(connection, sums))
+        problems.extend(_account_problems(connection, sums, firsts))
     except SQLAlchemyError as error:
         if not problems:
             raise
@@ -83,7 +87,7 @@ def _number(entry: Entry) -> float:
     return number if isinstance(number, int) else float("inf")
 
 
-def _account_problems(connection: Connection, sums: Sums) -> Iterator[str]:
+def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Iterator[str]:
     """Compares what was charged with the limits, and with the sums that are kept."""
     rows = list(read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number)))
     names = [row["name"] for row in rows]
@@ -96,9 +100,11 @@ def _account_problems(connection: Connection, sums: Sums) -> Iterator[str]:
             noted = {}
         for density in charged.keys() | noted.keys():
             if charged.get(density, 0) != noted.get(density, 0):
+                first = firsts.get((row["name"], *density))
+                which = "a density that no charge names" if first is None else f"the density of entry {first}"
                 yield (
-                    f"the sum of account {row['name']!r} tells of {noted.get(density, 0)} draws of density "
-                    f"{density[0]}, its charges of {charged.get(density, 0)}"
+                    f"the sum of account {row['name']!r} tells of {noted.get(density, 0)} draws of {which}, its "
+                    f"charges of {charged.get(density, 0)}"
                 )
         try:
             account = to_account(row)
