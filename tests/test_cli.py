@@ -372,7 +372,7 @@ class TestRelease:
         assert said[0] == said[1]
         document = json.loads(said[0][0])
         assert document["card"]["draws"]["fixed_work"]
-        assert document["account"]["spent"] == {"epsilon": 2.0, "delta": 0.0}
+        assert document["account"]["spent"] == {"epsilon": 2.0, "delta": 0.0, "rule": "pure composition"}
         assert "fingerprint" not in said[0][0]
 
     def test_a_density_without_schema(self, run: Run) -> None:
