@@ -75,6 +75,19 @@ def audit(
       among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
       have failed, with probability delta a density.
 
+    Proved of this library's trainers, in per cent of the claim, over the standard normal of the plane with four hostile
+    pairs and 100,000 draws, white-box and black-box:
+
+    ===========================  ===============  =============  =============
+    epsilon                      0.1              1              5
+    ===========================  ===============  =============  =============
+    ``MBDE``                     88 and 17        87 and 46      80 and 52
+    ``mollify(delta=0)``         87 and 12        88 and 46      91 and 49
+    ``MBDE(calibrated=True)``    99.7 and 27      99.7 and 56    99.4 and 73
+    ``mollify``                  99.7 and 24      99.7 and 78    99.4 and 95
+    ``MBDE.paper``, exact draws  75 and 10        75 and 46      56 and 44
+    ===========================  ===============  =============  =============
+
     It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. What it cannot see: seeds that
     can be guessed, running times, how epsilon, skew and base were chosen before ``fit``, and what becomes of the draws.
 
@@ -82,8 +95,10 @@ def audit(
         Public if only made-up tables went in. With ``tables`` of an owner's the report is as sensitive as they are.
 
     Args:
-        fit: maps a table to a density: any object with ``sample(sample_shape)``, ``log_prob(value)`` or both. It must
-            be the whole of what is claimed private: choices made in it are attacked, choices made before are not.
+        fit: maps a table to a density: any object on the CPU with ``sample(sample_shape)``, ``log_prob(value)`` or
+            both. To attack what is handed out, such as :func:`~pyro_mbde.private_draws`, return an object whose
+            ``sample`` calls it. Choices made in ``fit`` are attacked, choices made before are not: let it be all that
+            is claimed private.
         epsilon: claimed of one draw, in nats; in (0, inf).
         base: public base to make hostile tables from; ``None`` to attack with ``tables`` alone.
         tables: further pairs of tables by name, attacked first.

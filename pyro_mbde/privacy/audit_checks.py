@@ -77,7 +77,7 @@ def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
         return findings
     bounds, certificate = density.bounds, density.certificate
     implied = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
-    # Exact a-priori claims beyond what a certificate needs are none: either form may be claimed that holds.
+    # With a certificate both forms hold: the a-priori one needs no delta.
     holding = [implied, a_priori_guarantee(bounds)]
     if not any(guarantee.epsilon >= held.epsilon and guarantee.delta >= held.delta for held in holding):
         text = (
