@@ -10,7 +10,7 @@ import pytest
 import torch
 from densities import make_density
 
-from pyro_mbde import Column, MollifiedExpFamily, Schema
+from pyro_mbde import Column, MollifiedExpFamily, PrivacyLeakWarning, Schema
 from pyro_mbde.serialization import read_file, write_file
 from pyro_mbde.tables.files import TableModel, read_table
 
@@ -91,3 +91,9 @@ class TestModels:
         write_file(path, "MollifiedExpFamily", 3, content | damage)
         with pytest.raises(ValueError, match="undamaged"):
             TableModel.load(path)
+
+
+def test_a_model_beside_a_release_card_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "rows.card.json").touch()
+    with pytest.warns(PrivacyLeakWarning, match="as sensitive as the table.*holds a release card"):
+        TableModel(make_density(SCHEMA.base()), SCHEMA).save(tmp_path / "model.pt")
