@@ -204,6 +204,8 @@ def fit_command(
     looked better voids the guarantee.
     """
     check_output(output, force=force)
+    if output.exists() and any(source is not None and output.samefile(source) for source in (table, schema)):
+        raise click.UsageError(f"'--output' names {output}, which the model is made from.", ctx)
     from pyro_mbde.tables.files import TableModel, read_table
 
     columns = find_schema(ctx, schema)

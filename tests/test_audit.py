@@ -382,3 +382,32 @@ def test_arguments(options: dict[str, Any], error: type[Exception], match: str) 
     arguments = {"fit": boosted(), "epsilon": 1.0} | options
     with pytest.raises(error, match=match):
         quick_audit(**arguments)
+
+
+class LogProbAlone:
+    """A density that can only be evaluated."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self._normal = torch.distributions.Normal(mean, 1.0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._normal.log_prob(value)
+
+
+class TestStandardDistributions:
+    """What torch and Pyro call base_dist is a part of their own distributions, not a base that was tilted."""
+
+    def quick(self, fit: Any, base: Any) -> AuditReport:
+        return audit(fit, 1.0, base=base, num_pairs=2, num_draws=2000, seed=0, progress=False)
+
+    def test_a_fitted_normal_is_found(self) -> None:
+        fit = lambda table: dist.Normal(table.mean(0), table.std(0) + 1e-3).to_event(1)  # noqa: E731
+        assert not self.quick(fit, BASE).passed
+
+    def test_what_ignores_the_table_is_not_accused(self) -> None:
+        assert self.quick(lambda table: BASE, BASE).passed
+        assert self.quick(lambda table: torch.distributions.LogNormal(0.0, 1.0), dist.Normal(0.0, 1.0)).passed
+
+    def test_log_prob_alone(self) -> None:
+        assert not self.quick(lambda table: LogProbAlone(table.mean()), dist.Normal(0.0, 1.0)).passed
+        assert self.quick(lambda table: LogProbAlone(torch.tensor(0.0)), dist.Normal(0.0, 1.0)).passed

@@ -212,6 +212,12 @@ class TestFit:
     def test_quiet(self, run: Run) -> None:
         assert run(*FIT, "--quiet").stderr == ""
 
+    @pytest.mark.parametrize("source", ["table.csv", "schema.toml"])
+    def test_what_it_reads_is_never_replaced(self, source: str, run: Run) -> None:
+        before = Path(source).read_bytes()
+        assert f"'--output' names {source}" in run(*FIT, "-o", source, "--force", code=2).stderr
+        assert Path(source).read_bytes() == before
+
     def test_a_model_is_replaced_by_force_alone(self, run: Run) -> None:
         run(*FIT)
         before = Path("model.pt").read_bytes()

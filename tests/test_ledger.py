@@ -1268,3 +1268,17 @@ class TestPostgreSQL:
             execute("CREATE TABLE mbde_ledger (name TEXT)")
         with pytest.raises(LedgerError, match="its table mbde_ledger tells no version.*left as it is"):
             Ledger(store.url)
+
+
+def test_a_copy_of_the_file_alone_has_every_charge(tmp_path: Path) -> None:
+    """Also while the ledger is open, as after a kill: what lies beside the file is carried over with each charge."""
+    with Ledger(tmp_path / "budget.db") as ledger:
+        ledger.open_account("a", 10.0)
+        for _ in range(5):
+            ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            shutil.copy(tmp_path / "budget.db", tmp_path / "copy.db")
+            with Ledger(tmp_path / "copy.db") as copy:
+                assert copy.verify().ok
+                assert copy.head() == ledger.head()
+            for path in tmp_path.glob("copy.db*"):
+                path.unlink()

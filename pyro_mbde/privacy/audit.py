@@ -18,6 +18,7 @@ from pyro_mbde._runtime import check_count, check_epsilon, check_number, check_s
 from pyro_mbde.base import prepare_base
 from pyro_mbde.privacy.audit_checks import (
     Suspicion,
+    base_of,
     check_claim,
     check_normalizer,
     check_public_facts,
@@ -257,7 +258,7 @@ class _Attack:
     def _check(self, fitted: _Fitted) -> None:
         """What is attacked of one density, or against the first one."""
         name, density, first = fitted.name, fitted.density, self._fitted[0].density
-        base = getattr(density, "base_dist", None)
+        base = base_of(density)
         guarantee = getattr(density, "guarantee", None)
         if isinstance(guarantee, Guarantee):
             self.delta = max(self.delta, guarantee.delta)
@@ -278,10 +279,12 @@ class _Attack:
 
     def _starts(self, densities: Iterable[_Fitted]) -> Tensor:
         densities = list(densities)
-        base = getattr(densities[0].density, "base_dist", None)
+        base = base_of(densities[0].density)
         support = getattr(densities[0].density, "support", None)
         drawn = [fitted.draws[:_NUM_ROWS] for fitted in densities if fitted.draws is not None]
         like = base.sample(torch.Size([1])) if base is not None else drawn[0] if drawn else None
+        if like is None and isinstance(densities[0].table, Tensor | np.ndarray):  # of a log_prob alone
+            like = torch.as_tensor(densities[0].table)[:1]
         rows = [_rows(fitted.table, like) for fitted in densities]
         usable = [part for part in (*drawn, *rows) if part is not None]
         return starting_points(base, support, usable)

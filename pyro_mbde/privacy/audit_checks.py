@@ -35,9 +35,15 @@ class Suspicion(NamedTuple):
     finding: Finding
 
 
+def base_of(density: Any) -> Any:
+    """The base that a density tilts, or None: what torch's and Pyro's own distributions call so is a part of them."""
+    own = type(density).__module__.partition(".")[0] in ("torch", "pyro")
+    return None if own else getattr(density, "base_dist", None)
+
+
 def same_base(first: Any, second: Any) -> bool:
     """Whether two densities lie over equal bases: with equal draws from one seed, and equal densities there."""
-    base, other = (getattr(density, "base_dist", None) for density in (first, second))
+    base, other = (base_of(density) for density in (first, second))
     if base is None or other is None or base is other:
         return base is other
     if base.event_shape != other.event_shape:

@@ -109,7 +109,8 @@ def starting_points(base: Distribution | None, support: Any, rows: list[Tensor])
     near = torch.cat([part.to(like) for part in pools])
     near = near[inside(support, near)]
     features = near.reshape(len(near), -1)
-    spread = spread_of_draws(features)
+    # One place has no spread of its own.
+    spread = spread_of_draws(features if len(features) > 1 else torch.cat([features - 1, features + 1]))
     directions = torch.randn(_NUM_DIRECTIONS, features.shape[1], dtype=torch.float64)
     directions = torch.cat([directions / directions.norm(dim=1, keepdim=True), torch.ones(1, features.shape[1])])
     directions = torch.cat([directions, -directions])

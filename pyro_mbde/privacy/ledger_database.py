@@ -258,6 +258,8 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute("PRAGMA synchronous = FULL")
+    # Each commit is carried over into the file itself as soon as no reader is in the way: who copies it has it all.
+    cursor.execute("PRAGMA wal_autocheckpoint = 1")
     cursor.close()
 
 
