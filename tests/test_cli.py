@@ -667,7 +667,10 @@ class TestEnds:
             assert process.stderr.readline() == "fitting\n"
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            try:
+                assert process.wait(60) == 130
+            finally:
+                process.kill()
             assert "Traceback" not in process.stderr.read()
         assert not Path("m.pt").exists()
 
@@ -690,8 +693,10 @@ class TestEnds:
 
 #: The command in a process that says when it starts to fit.
 SIGNALLED = """
+import signal
 import sys
 import pyro_mbde
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell is started without
 fit = pyro_mbde.DensityRatio.fit
 def announce(*words):
     print("fitting", file=sys.stderr, flush=True)
