@@ -250,7 +250,7 @@ def test_too_many_are_refused_on_public_grounds(monkeypatch: pytest.MonkeyPatch)
     for value in (1.0, -1.0):
         with pytest.raises(ValueError, match=r"num_draws must be at most \d+ in constant time.*constant_time=False"):
             private_draws(constant(value, 17.0), 2, constant_time=True)
-    monkeypatch.setattr(private, "_MAX_EXPECTED_PROPOSALS", 810)
+    monkeypatch.setattr(private, "MOST_PROPOSALS", 810)
     assert len(private_draws(constant(-1.0, 1.0), 10, constant_time=True, progress=False)) == 10
     with pytest.raises(ValueError, match="num_draws must be at most 10 in constant time"):
         private_draws(constant(-1.0, 1.0), 11, constant_time=True)
