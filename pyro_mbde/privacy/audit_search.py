@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -130,7 +131,7 @@ def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) 
         best, place = -math.inf, starts[0]
         points = starts
         for move in (_stay, _climb, _refine):
-            points = move(lambda values, sign=sign: sign * log_ratio(values), points, starts, support)  # type: ignore[misc]
+            points = move(partial(_signed, sign, log_ratio), points, starts, support)
             values = sign * in_chunks(log_ratio, points)
             index = int(values.argmax())
             if float(values[index]) > best:
@@ -142,6 +143,10 @@ def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) 
 
 
 _Function = Callable[[Tensor], Tensor]
+
+
+def _signed(sign: float, function: _Function, values: Tensor) -> Tensor:
+    return sign * function(values)
 
 
 def _stay(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:

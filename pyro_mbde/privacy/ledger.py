@@ -73,8 +73,8 @@ class Ledger:
         For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
         so is all that a refusal tells; a purpose must not tell of the table. Fingerprints are salted by 128 random bits
         that are kept in the model's file and made anew whenever a density is fitted or mollified: they, the hashes and
-        the head tell nothing of the table to whoever has not that file. Who has it can test guesses at the table by
-        them; so no error and nothing printed shows a fingerprint. Note the head where auditors read it.
+        the head tell nothing of the table to whoever has not that file. Even so no error shows a fingerprint. Note the
+        head where auditors read it.
 
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or

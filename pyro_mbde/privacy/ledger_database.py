@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,6 +136,7 @@ class Database:
                 with self._clear_errors(stage), self._own_engine().connect() as connection:
                     with connection.execution_options(writes=True).begin():
                         result = work(connection)
+                        self._check_file(connection)
                         stage.commits = True
                     return result
             except LedgerError as error:
@@ -142,6 +144,12 @@ class Database:
                     raise
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
         raise AssertionError  # the last try raises or returns
+
+    def _check_file(self, connection: Connection) -> None:
+        """Refuses to write to a file that has lost its name: what is written there is gone when it is closed."""
+        if self.is_sqlite and connection.info[_FILE] != _identity(str(self)):
+            remedy = "Put it back, or open the ledger anew."
+            raise LedgerError(f"The ledger {self} could not be used: its file was taken away or replaced. {remedy}")
 
     def _own_engine(self) -> Engine:
         """The engine, made anew in a forked process: connections of the parent's must not even be closed there."""
@@ -153,6 +161,11 @@ class Database:
     def _make_engine(self) -> Engine:
         if self.is_sqlite:
             engine = create_engine(self._url, hide_parameters=True, connect_args={"timeout": self._timeout})
+
+            def note_file(connection: Any, record: Any) -> None:
+                record.info[_FILE] = _identity(str(self))
+
+            event.listen(engine, "connect", note_file)
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -192,7 +205,7 @@ class Database:
                 if cursor.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
                     return
                 cursor.execute("PRAGMA journal_mode = WAL")
-            except Exception as error:
+            except (sqlite3.Error, SQLAlchemyError) as error:
                 if not (_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
                     raise _to_ledger_error(str(self), error, Stage()) from error
                 time.sleep(random.uniform(0, 0.05))
@@ -213,6 +226,8 @@ class Database:
             raise _to_ledger_error(str(self), error, stage) from error
 
 
+#: Under what a connection notes which file it was opened on.
+_FILE = "file"
 #: Engines of parent processes.
 _LEFT_ALONE: list[Engine] = []
 
@@ -249,6 +264,15 @@ def _create_private(path: str) -> None:
         os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
         return  # it is there, or SQLite will tell why it cannot be made
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """What tells the file of a path from any other, or None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _set_up_sqlite(connection: Any, record: object) -> None:

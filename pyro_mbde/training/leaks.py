@@ -88,7 +88,7 @@ def _parameters(base: Distribution) -> Iterator[tuple[str, Tensor]]:
             seen.add(id(value))
             for key, item in vars(value).items():
                 if key not in ("_validate_args", "_event_dim", "event_dim", "reinterpreted_batch_ndims", "_cache_size"):
-                    yield from visit(item, key.lstrip("_"))
+                    yield from visit(item, key.lstrip("_").removeprefix("unbroadcasted_"))
 
     yield from visit(base, "base")
 
