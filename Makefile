@@ -28,10 +28,10 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
 
 slow: $(INSTALLED)  ## Run the longer tests, but for the ledger's
-	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/test_ledger.py
+	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/ledger
 
 ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
-	.ci/postgresql $(BIN)/python -m pytest tests/test_ledger.py -n 2
+	.ci/postgresql $(BIN)/python -m pytest tests/ledger -n 2
 
 figures: $(INSTALLED)  ## Draw the figures of the paper, and to choose by, from small tables, hardly trained
 	rm -rf results/quick

@@ -25,7 +25,8 @@ from pyro_mbde.privacy.ledger_chain import entry_hash
 
 POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
 DENSITIES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(40)]
-UNIT = Guarantee(0.1, log_ratio_range=0.1)
+ONE, TWO, THREE = DENSITIES[:3]
+UNIT, CERTIFIED = Guarantee(0.1, log_ratio_range=0.1), Guarantee(0.1, 1e-8, 0.2)
 
 #: Its server has imported what takes long, so that its processes begin at once, and runs no other thread.
 processes = multiprocessing.get_context("forkserver")
@@ -156,3 +157,18 @@ def run(function: Callable[..., None], *arguments: Any) -> None:
     process = start(function, *arguments)
     process.join(300)
     assert process.exitcode == 0
+
+
+def filled(url: str) -> None:
+    """Entries 1 and 2 open accounts a and b; charges 3 to 10 go to a (odd) and b (even)."""
+    with Ledger(url) as ledger:
+        ledger.open_account("a", 10.0, 1e-6)
+        ledger.open_account("b", 10.0, 1e-6, "zcdp")
+        for number in range(3, 11):
+            name = "a" if number % 2 else "b"
+            ledger.charge(name, UNIT, number, fingerprint=DENSITIES[number], purpose=f"look {number}", who="Ann")
+        assert ledger.verify().ok
+
+
+def shows_part(told: str, fingerprint: str) -> bool:
+    return any(fingerprint[place : place + 6] in told.lower() for place in range(len(fingerprint) - 5))

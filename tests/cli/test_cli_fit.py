@@ -1,0 +1,189 @@
+"""``fit``, and the file of options."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_words import FIT, SCHEMA, Run
+
+from pyro_mbde import Ledger, MollifiedExpFamily, Schema
+from pyro_mbde.tables.files import TableModel
+from pyro_mbde_cli.fit import Recipe
+
+
+class TestFit:
+    @pytest.mark.parametrize(
+        ("options", "delta"),
+        [
+            ((), 1e-9),
+            (("--delta", "0"), 0),
+            (("--method", "mbde", "--rounds", 1), 1e-9),
+            (("--method", "mbde", "--delta", 0), 0),
+            (("--method", "mbde-paper", "--rounds", 1), 0),
+        ],
+        ids=["ratio", "a priori", "boosting", "boosting a priori", "paper"],
+    )
+    def test_fit(self, options: tuple[Any, ...], delta: float, run: Run) -> None:
+        result = run(*FIT, *options, "--json")
+        document = json.loads(result.stdout)
+        assert document["guarantee"]["epsilon"] <= 1 + 1e-9
+        assert document["guarantee"]["delta"] == delta
+        assert document["recipe"]["steps"] == 3
+        assert [column["name"] for column in document["columns"]] == ["age", "visits"]
+        assert "as sensitive as the table" in result.stderr
+        assert stat.S_IMODE(Path("model.pt").stat().st_mode) == 0o600
+        model = TableModel.load("model.pt")
+        assert model.schema == Schema.from_toml("schema.toml")
+        assert model.settings == document["recipe"]
+        assert MollifiedExpFamily.load("model.pt").event_shape == (2,)
+
+    def test_the_answer_is_public(self, run: Run) -> None:
+        first = run(*FIT)
+        pd.DataFrame({"age": [3.0] * 7, "visits": [90] * 7}).to_csv("table.csv", index=False)
+        second = run(*FIT, "--force")
+        assert first.stdout == second.stdout == "model.pt: one draw costs epsilon 1, delta 1e-09 once\n"
+        assert first.stderr == second.stderr
+
+    def test_rounds_unless_told_otherwise(self) -> None:
+        assert Recipe.from_options("mbde", 1.0, None, None, None, None).rounds == 3
+
+    def test_quiet(self, run: Run) -> None:
+        assert run(*FIT, "--quiet").stderr == ""
+
+    @pytest.mark.parametrize("source", ["table.csv", "schema.toml"])
+    def test_what_it_reads_is_never_replaced(self, source: str, run: Run) -> None:
+        before = Path(source).read_bytes()
+        assert f"'--output' names {source}" in run(*FIT, "-o", source, "--force", code=2).stderr
+        assert Path(source).read_bytes() == before
+
+    def test_a_model_is_replaced_by_force_alone(self, run: Run) -> None:
+        run(*FIT)
+        before = Path("model.pt").read_bytes()
+        assert "--force" in run(*FIT, code=1).stderr
+        assert Path("model.pt").read_bytes() == before
+        assert "Warning" not in run(*FIT, "--force").stderr
+        changed = run(*FIT, "--epsilon", 2, "--force", "--quiet").stderr
+        assert "Warning: model.pt is replaced, epsilon 1.0 by 2.0. What is chosen by looking" in changed
+
+    @pytest.mark.parametrize(
+        ("words", "code", "text"),
+        [
+            (("--epsilon", "-1"), 1, "epsilon must be above 0"),
+            (("--epsilon", "nan"), 1, "epsilon must be above 0"),
+            (("--skew", "0"), 1, "skew must be in (0, 1)"),
+            (("--delta", "1"), 1, "delta must be 0, or in"),
+            (("--epsilon", "much"), 2, "'much' is not a valid float"),
+            (("--rounds", "2"), 2, "--rounds is for the methods mbde"),
+            (("--method", "mbde-paper", "--skew", "0.5"), 2, "--delta and --skew are for"),
+            (("--schema", "table.csv"), 1, "path must name a TOML file"),
+            (("-o", "nowhere/model.pt"), 1, "folder 'nowhere' is not there"),
+            (("--bogus",), 2, "No such option"),
+        ],
+    )
+    def test_refused_before_the_table_is_read(
+        self, words: tuple[str, ...], code: int, text: str, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pyro_mbde.tables.files.read_table", lambda path: pytest.fail("read"))
+        result = run(*FIT, *words, code=code)
+        assert text in result.stderr
+        assert result.stdout == ""
+        assert not Path("model.pt").exists()
+
+    def test_no_schema(self, run: Run) -> None:
+        assert "Missing option '--schema'" in run("fit", "table.csv", "--epsilon", 1, "-o", "m.pt", code=2).stderr
+
+    def test_a_table_that_does_not_fit(self, run: Run) -> None:
+        pd.DataFrame({"age": [31.337, 500.25, np.nan], "visits": ["4", "secret", ""]}).to_csv("table.csv", index=False)
+        result = run(*FIT, code=1)
+        assert "others in 'visits'" in result.stderr
+        pd.DataFrame({"age": [31.337, 500.25, np.nan], "visits": 1}).to_csv("table.csv", index=False)
+        result = run(*FIT, code=1)
+        assert "1 value is missing" in result.stderr
+        assert "1 value is outside" in result.stderr
+        assert "owner alone" in result.stderr
+        assert "500.25" not in result.stderr
+        pd.DataFrame({"age": [31.3, 500.25, 2], "visits": 1}).to_csv("table.csv", index=False)
+        run(*FIT, "--outside", "clip")
+
+    def test_debugging(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PYRO_MBDE_DEBUG", "1")
+        with pytest.raises(ValueError, match="skew must be"):
+            run(*FIT, "--skew", 0)
+
+    def test_warnings_are_sentences(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        import warnings
+
+        def read(path: object) -> pd.DataFrame:
+            warnings.warn("Mind the gap.", stacklevel=1)
+            warnings.warn("Old.", FutureWarning, stacklevel=1)
+            return pd.read_csv("table.csv")
+
+        monkeypatch.setattr("pyro_mbde.tables.files.read_table", read)
+        assert run(*FIT, "--quiet").stderr == "Warning: Mind the gap.\n"
+
+
+class TestConfig:
+    def write(self, text: str) -> None:
+        Path("pyro-mbde.toml").write_text(text + SCHEMA)
+
+    def test_options_of_commands(self, run: Run) -> None:
+        self.write("[fit]\ntable = 'table.csv'\nepsilon = 2\nsteps = 3\noutput = 'model.pt'\njson = true\n")
+        document = json.loads(run("fit", "--config", "pyro-mbde.toml").stdout)
+        assert document["recipe"]["epsilon"] == 2
+        # A flag wins; and the file may be named before the command.
+        result = run("--config", "pyro-mbde.toml", "fit", "--epsilon", 3, "--force")
+        assert json.loads(result.stdout)["recipe"]["epsilon"] == 3
+
+    def test_nested_commands(self, run: Run) -> None:
+        self.write("[budget.open]\nledger = 'b.db'\nepsilon = 5\n[budget.plan]\nnum-draws = 3\nfilled_share = 0.5\n")
+        run("budget", "open", "clinic", "--config", "pyro-mbde.toml")
+        with Ledger("b.db") as ledger:
+            assert ledger.account("clinic").epsilon == 5
+        answer = run("budget", "plan", "--config", "pyro-mbde.toml", "--epsilon", 3, "--json").stdout
+        assert json.loads(answer)["skew"] == pytest.approx(math.log((1 + math.exp(0.5)) / 2) / 0.5)
+
+    def test_handed_on(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pyro_mbde.experiments.__main__._draw_guide", lambda name, *_, **how: print(name, how))
+        self.write("[reproduce]\nnames = ['mollifier']\nquick = true\njson = true\n")
+        document = json.loads(run("reproduce", "--config", "pyro-mbde.toml").stdout)
+        assert document["output"] == ["mollifier {'quick': True, 'redraw': False}"]
+        self.write("[reproduce]\nquickly = true\n")
+        assert "got the key 'quickly'" in run("reproduce", "--config", "pyro-mbde.toml", code=2).stderr
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("[fit]\nepsilom = 1\n", "[fit] must have keys among"),
+            ("[fit]\nepsilom = 1\n", "got the key 'epsilom'"),
+            ("[fit]\nconfig = 'x'\n", "got the key 'config'"),
+            ("[fitt]\n", "the file must have keys among fit, release"),
+            ("epsilon = 1\n", "got the key 'epsilon'"),
+            ("fit = 1\n", "fit must be a table, [fit]"),
+            ("[budget.close]\n", "[budget] must have keys among open, show, verify, plan, got the key 'close'"),
+            ("[budget.open]\nrules = 1\n", "[budget.open] must have"),
+            ("[fit]\nepsilon = true\n", "epsilon in [fit] must be a number or text"),
+            ("[fit]\nepsilon = [1]\n", "epsilon in [fit] must be a number or text"),
+            ("[fit]\nforce = 'yes'\n", "force in [fit] must be true or false"),
+            ("[fit]\nepsilon = 'much'\n", "'much' is not a valid float"),
+            ("[fit\n", "pyro-mbde.toml: "),
+        ],
+    )
+    def test_refused(self, text: str, error: str, run: Run) -> None:
+        self.write(text)
+        words = ("fit", "table.csv", "-o", "model.pt", "--config", "pyro-mbde.toml")
+        assert error in " ".join(run(*words, code=2).stderr.split())
+
+    def test_columns_are_checked_as_a_schema(self, run: Run) -> None:
+        Path("pyro-mbde.toml").write_text("[[columns]]\nname = 'age'\nlow = 0\nhigh = 10\nmax = 3\n")
+        words = ("fit", "table.csv", "-o", "model.pt", "--epsilon", 1, "--config", "pyro-mbde.toml")
+        assert "got the key 'max'" in run(*words, code=1).stderr
+
+    def test_not_there(self, run: Run) -> None:
+        run("fit", "table.csv", "--config", "nowhere.toml", code=2)

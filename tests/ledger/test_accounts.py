@@ -1,0 +1,225 @@
+"""What the rules of accounts bear: against other sums, at extremes, under random charges."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from ledger_stores import (
+    CERTIFIED,
+    DENSITIES,
+    ONE,
+    THREE,
+    TWO,
+    UNIT,
+    shows_part,
+)
+
+from pyro_mbde import (
+    BudgetExceededError,
+    Guarantee,
+    Ledger,
+    TotalCost,
+    compose,
+    compose_fits,
+)
+
+
+def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
+    """In floats, three times 0.1 is above 0.3, and ten certificates of 1e-7 need not be 1e-6."""
+    ledger.open_account("third", 0.3, 0.0)
+    ledger.charge("third", UNIT, 3, fingerprint=ONE)
+    assert ledger.spent("third") == TotalCost(0.3, 0.0, "pure composition")
+    assert ledger.affordable("third", UNIT, ONE) == 0
+    ledger.open_account("certificates", 100.0, 1e-6)
+    for density in DENSITIES[:10]:
+        ledger.charge("certificates", Guarantee(0.1, 1e-7), 1, fingerprint=density)
+    assert ledger.spent("certificates").delta == 1e-6
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), DENSITIES[10]) == 0
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), ONE) == 989
+    with pytest.raises(BudgetExceededError, match="at most 0"):
+        ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[10])
+
+
+def test_a_certificate_counts_once_for_a_density(ledger: Ledger) -> None:
+    ledger.open_account("pure", 10.0, 3e-8)
+    for _ in range(5):
+        ledger.charge("pure", CERTIFIED, 2, fingerprint=ONE)
+    ledger.charge("pure", CERTIFIED, 2, fingerprint=TWO)
+    assert ledger.spent("pure") == compose_fits([(CERTIFIED, 10), (CERTIFIED, 2)])
+    assert ledger.affordable("pure", CERTIFIED, THREE) == 87
+    assert ledger.affordable("pure", Guarantee(0.1, 2e-8), THREE) == 0
+
+
+def test_pure_accounts_pay_no_certificate_without_delta(ledger: Ledger) -> None:
+    ledger.open_account("pure", 10.0)
+    assert ledger.affordable("pure", CERTIFIED, ONE) == 0
+    assert ledger.affordable("pure", UNIT, ONE) == 100
+
+
+@pytest.mark.parametrize("certificate_delta", [0.0, 3e-8])
+def test_zcdp_as_several_fits(ledger: Ledger, certificate_delta: float) -> None:
+    account = ledger.open_account("zcdp", 7.0, 1e-6, "zcdp", certificate_delta)
+    guarantees = [CERTIFIED, Guarantee(0.3, 2e-8, 0.6)] if certificate_delta else [UNIT, Guarantee(0.3)]
+    ledger.charge("zcdp", guarantees[0], 20, fingerprint=ONE)
+    ledger.charge("zcdp", guarantees[1], 5, fingerprint=TWO)
+    ledger.charge("zcdp", guarantees[0], 10, fingerprint=ONE)
+    expected = compose_fits([(guarantees[0], 30), (guarantees[1], 5)], 1e-6, "zcdp")
+    spent = ledger.spent("zcdp")
+    assert expected.epsilon <= spent.epsilon <= expected.epsilon * (1 + 1e-9)
+    assert (spent.delta, spent.rule) == (1e-6, "zCDP")
+    more = ledger.affordable("zcdp", guarantees[0], ONE)
+    assert compose_fits([(guarantees[0], 30 + more), (guarantees[1], 5)], 1e-6, "zcdp").epsilon <= account.epsilon
+    assert compose_fits([(guarantees[0], 31 + more), (guarantees[1], 5)], 1e-6, "zcdp").epsilon > account.epsilon
+    ledger.charge("zcdp", guarantees[0], more, fingerprint=ONE)
+    assert ledger.affordable("zcdp", guarantees[0], ONE) == 0
+    assert ledger.spent("zcdp").epsilon <= account.epsilon
+
+
+def test_iid_is_the_exact_curve_of_one_density(ledger: Ledger) -> None:
+    account = ledger.open_account("iid", 3.0, 1e-6, "iid", CERTIFIED.delta)
+    more = ledger.affordable("iid", CERTIFIED, ONE)
+    assert compose(CERTIFIED, more, 1e-6).epsilon <= account.epsilon * (1 + 1e-4)
+    assert compose(CERTIFIED, more + 1, 1e-6).epsilon > account.epsilon
+    assert more > 1.05 * ledger.affordable("iid", Guarantee(0.1, 0.0, 0.2), ONE) or more >= 30
+    ledger.charge("iid", CERTIFIED, 10, fingerprint=ONE)
+    assert ledger.spent("iid").epsilon == pytest.approx(compose(CERTIFIED, 10, 1e-6).epsilon, rel=1e-4)
+    assert ledger.affordable("iid", CERTIFIED, ONE) == more - 10
+    assert ledger.affordable("iid", CERTIFIED, TWO) == 0
+    match = "fingerprint must name the one density .* 'iid' is for, got another density. Nothing was .*rule 'zcdp'"
+    with pytest.raises(BudgetExceededError, match=match) as caught:
+        ledger.charge("iid", CERTIFIED, 1, fingerprint=TWO)
+    assert not shows_part(str(caught.value), ONE) and not shows_part(str(caught.value), TWO)
+    with pytest.raises(BudgetExceededError, match="guarantee must be that of account 'iid'.* Nothing was charged"):
+        ledger.charge("iid", UNIT, 1, fingerprint=ONE)
+    assert len(ledger.charges("iid")) == 1
+    ledger.charge("iid", CERTIFIED, more - 10, fingerprint=ONE)
+    assert ledger.spent("iid").epsilon <= account.epsilon
+    with pytest.raises(BudgetExceededError, match="at most 0"):
+        ledger.charge("iid", CERTIFIED, 1, fingerprint=ONE)
+
+
+def test_iid_and_zcdp_bear_more_than_pure_and_iid_most(ledger: Ledger) -> None:
+    numbers = {}
+    for rule in ("pure", "zcdp", "iid"):
+        ledger.open_account(rule, 8.0, 1e-6, rule)
+        numbers[rule] = ledger.affordable(rule, UNIT, ONE)
+    assert numbers["pure"] == 80
+    assert numbers["pure"] < numbers["zcdp"] < numbers["iid"]
+
+
+def test_certificates_are_set_aside_at_opening(ledger: Ledger) -> None:
+    """What was not used for certificates does not buy draws."""
+    account = ledger.open_account("zcdp", 8.0, 1e-3, "zcdp")
+    assert account.certificate_delta == pytest.approx(1e-4)
+    ledger.charge("zcdp", UNIT, 1, fingerprint=ONE)
+    expected = compose_fits([(UNIT, 1)], 9e-4, "zcdp").epsilon - math.log1p(-1e-4)
+    assert ledger.spent("zcdp").epsilon == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(BudgetExceededError):
+        ledger.charge("zcdp", Guarantee(0.1, 2e-4), 1, fingerprint=TWO)
+
+
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("seed", range(2))
+def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
+    """What was granted, added up anew by other code, is never past the limit; and a little more would have been."""
+    generator = random.Random(seed)
+    delta = generator.choice([1e-7, 1e-4])
+    epsilon = generator.choice([0.5, 3.0])
+    account = ledger.open_account("attacked", epsilon, delta, rule)
+    granted: list[tuple[str, Guarantee, int]] = []
+    refusals = 0
+    for _ in range(40):
+        size, certificate = 10 ** generator.uniform(-3, 0), generator.choice([0.0, delta / 35, delta / 300])
+        density, guarantee = generator.choice(DENSITIES), Guarantee(size, certificate, size * generator.choice([1, 2]))
+        if rule == "iid" and granted:
+            density, guarantee = granted[0][:2]
+        affordable = ledger.affordable("attacked", guarantee, density)
+        num_draws = generator.choice([1, max(affordable // 4, 1), affordable + 1])
+        try:
+            ledger.charge("attacked", guarantee, num_draws, fingerprint=density)
+            assert num_draws <= affordable
+            granted.append((density, guarantee, num_draws))
+        except BudgetExceededError:
+            assert num_draws > affordable
+            refusals += 1
+    assert granted and refusals
+    certificates = sum(Fraction(repr(g.delta)) for g in {(density, g): g for density, g, _ in granted}.values())
+    spent = ledger.spent("attacked")
+    assert certificates <= Fraction(repr(account.certificate_delta))
+    assert spent.epsilon <= epsilon and spent.delta <= delta
+    shares = math.fsum(-math.log1p(-g.delta) for g in {(density, g): g for density, g, _ in granted}.values())
+    if rule == "pure":
+        total = float(sum(num_draws * Fraction(repr(g.epsilon)) for _, g, num_draws in granted)) + shares
+        assert total <= epsilon * (1 + 1e-15)
+    elif rule == "zcdp":
+        rho = sum(k * min(g.epsilon**2 / 2, (g.log_ratio_range or 0) ** 2 / 8) for _, g, k in granted)
+        orders = [1 + 10 ** (step / 200) for step in range(-800, 1200)]
+        rest = math.log(1 / (delta - account.certificate_delta))
+        total = min(rho * a + (rest - math.log(a)) / (a - 1) + math.log1p(-1 / a) for a in orders)
+        total += -math.log1p(-account.certificate_delta)
+        assert total <= epsilon * (1 + 1e-3)
+    else:
+        num_draws = sum(k for *_, k in granted)
+        uncertified = Guarantee(granted[0][1].epsilon, 0.0, granted[0][1].log_ratio_range)
+        total = compose(uncertified, num_draws, delta - account.certificate_delta).epsilon
+        total += -math.log1p(-account.certificate_delta)
+        assert total <= epsilon * (1 + 1e-4)
+    assert spent.epsilon == pytest.approx(total, rel=1e-3)
+    assert ledger.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "match"),
+    [
+        ({"epsilon": 0}, ValueError, "epsilon must be above 0"),
+        ({"epsilon": -1.0}, ValueError, "epsilon must be above 0"),
+        ({"epsilon": math.nan}, ValueError, "epsilon must be above 0"),
+        ({"epsilon": math.inf}, ValueError, "epsilon must be finite"),
+        ({"epsilon": True}, TypeError, "epsilon must be a real number"),
+        ({"epsilon": "1"}, TypeError, "epsilon must be a real number"),
+        ({"delta": -1e-9}, ValueError, r"delta must be in \[0, 1\)"),
+        ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\)"),
+        ({"delta": math.nan}, ValueError, r"delta must be in \[0, 1\)"),
+        ({"delta": False}, TypeError, "delta must be a real number"),
+        ({"rule": "zcdp"}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
+        ({"rule": "renyi"}, ValueError, "rule must be one of pure, zcdp, iid"),
+        ({"rule": None}, TypeError, "rule must be a string"),
+        ({"delta": 1e-6, "certificate_delta": 1e-7}, ValueError, "must be delta under the rule 'pure'"),
+        ({"rule": "iid", "delta": 1e-6, "certificate_delta": 1e-6}, ValueError, "be at least 0 and below delta"),
+        ({"rule": "iid", "delta": 1e-6, "certificate_delta": -1e-7}, ValueError, "be at least 0 and below delta"),
+        ({"rule": "iid", "delta": 1e-6, "certificate_delta": math.nan}, ValueError, "be at least 0 and below delta"),
+        ({"rule": "iid", "delta": 1e-6, "certificate_delta": "0"}, TypeError, "must be a real number"),
+        ({"rule": "zcdp", "delta": 0.9, "epsilon": 0.01}, ValueError, "epsilon must be above what certificates take"),
+        ({"name": ""}, ValueError, "name must be at least one character"),
+        ({"name": "a" * 201}, ValueError, "name must be at most 200 characters"),
+        ({"name": "a\nb"}, ValueError, "name must be printable"),
+        ({"name": " a"}, ValueError, "name must be printable"),
+        ({"name": "a\0"}, ValueError, "name must be printable"),
+        ({"name": "\ud800"}, ValueError, "name must be printable"),
+        ({"name": b"a"}, TypeError, "name must be a string"),
+        ({"name": "taken"}, ValueError, "name must be new to the ledger"),
+    ],
+)
+def test_odd_accounts_are_refused(ledger: Ledger, arguments: dict[str, Any], kind: type[Exception], match: str) -> None:
+    ledger.open_account("taken", 1.0)
+    with pytest.raises(kind, match=match):
+        ledger.open_account(**{"name": "new", "epsilon": 1.0, **arguments})
+    assert len(ledger.accounts()) == 1
+
+
+def test_extremes(ledger: Ledger) -> None:
+    ledger.open_account("a", 1e300, 0.5)
+    assert ledger.affordable("a", Guarantee(0.0), ONE) == 10**12
+    ledger.charge("a", Guarantee(-0.0), 10**12, fingerprint=ONE)
+    assert ledger.affordable("a", Guarantee(0.0), ONE) == 0
+    ledger.charge("a", Guarantee(1e299, 5e-324), 9, fingerprint=TWO)  # 10 and a certificate are too many
+    ledger.open_account("tiny", 5e-324, 5e-324)
+    ledger.charge("tiny", Guarantee(5e-324), 1, fingerprint=ONE)
+    assert ledger.spent("tiny").epsilon == 5e-324
+    assert ledger.verify().ok
+    for name in ("a", "tiny"):
+        assert len(ledger.charges(name)) == len({charge.number for charge in ledger.charges(name)})

@@ -1,0 +1,315 @@
+"""Damaged, full, read-only, locked and foreign databases: a clear error, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import ledger_stores
+import pytest
+from ledger_stores import (
+    ONE,
+    POSTGRESQL,
+    UNIT,
+    Store,
+    admin,
+    filled,
+    run,
+)
+from sqlalchemy import create_engine, make_url, text
+
+from pyro_mbde import (
+    Ledger,
+    LedgerError,
+)
+from pyro_mbde.privacy import ledger_schema as schema
+
+
+def test_a_flipped_byte_of_the_file_changes_nothing_unseen(tmp_path: Path) -> None:
+    """At a byte that is used, the ledger does not verify; at any other, it tells the same as before."""
+    path, damaged = tmp_path / "budget.db", tmp_path / "damaged.db"
+    filled(str(path))
+    content, generator, found = path.read_bytes(), random.Random(0), 0
+    with Ledger(path) as ledger:
+        truth = (ledger.accounts(), ledger.charges("a"), ledger.charges("b"), ledger.head())
+    used = [place for place, byte in enumerate(content) if byte]
+    for place in [*generator.sample(used, 90), *generator.sample(range(len(content)), 10)]:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << generator.randrange(8)
+        damaged.write_bytes(flipped)
+        try:
+            with Ledger(damaged) as ledger:
+                if ledger.verify().ok:
+                    told = (ledger.accounts(), ledger.charges("a"), ledger.charges("b"), ledger.head())
+                    assert told == truth
+                else:
+                    found += 1
+        except LedgerError:
+            found += 1
+        for leftover in tmp_path.glob("damaged.db*"):
+            leftover.unlink()
+    assert found > 40
+
+
+def test_a_truncated_file_is_found(file: Store) -> None:
+    assert file.path is not None
+    with Ledger(file.url) as ledger:
+        for _ in range(30):
+            ledger.charge("large", UNIT, 1, fingerprint=ONE, purpose="x" * 1500)
+    content = file.path.read_bytes()
+    for share in (0.3, 0.6, 0.9):
+        file.path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(LedgerError, match="damaged|no database"), Ledger(file.url) as ledger:
+            assert not ledger.verify().ok
+            raise LedgerError("damaged, as verify told")
+
+
+def check_full(path: Path, report: Path, problem: str) -> None:
+    told = json.loads(report.read_text())
+    assert told["num_charges"] > 0
+    for error in told["errors"]:
+        assert problem in error and str(path) in error and "Nothing was charged" in error
+    assert len(told["errors"]) == 2
+    with Ledger(path) as ledger:
+        verification = ledger.verify()
+        assert verification.ok, verification.problems
+        assert verification.num_charges == told["num_charges"]
+
+
+def test_a_file_that_may_not_grow_loses_nothing(file: Store, tmp_path: Path) -> None:
+    assert file.path is not None
+    run(ledger_stores.fill_disk, file.url, 400_000, str(tmp_path / "report"))
+    check_full(file.path, tmp_path / "report", "lets no more be written")
+    with Ledger(file.url) as ledger:
+        ledger.charge("large", UNIT, 1, fingerprint=ONE)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if os.getuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk")
+    try:
+        with Ledger(disk / "budget.db") as ledger:
+            ledger.open_account("large", 1e6)
+        run(ledger_stores.fill_disk, str(disk / "budget.db"), 0, str(tmp_path / "report"))
+        shutil.copytree(disk, tmp_path / "copy")
+        told = json.loads((tmp_path / "report").read_text())
+        assert "its disk is full. Make room and try again." in told["errors"][0]
+        with Ledger(tmp_path / "copy" / "budget.db") as ledger:
+            verification = ledger.verify()
+        assert verification.ok and verification.num_charges == told["num_charges"] > 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+def test_a_file_that_may_not_be_written(folder_too: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # one that everybody can enter, up to the root
+        path, report = Path(folder, "sub", "budget.db"), Path(folder, "report")
+        path.parent.mkdir()
+        with Ledger(path) as ledger:
+            ledger.open_account("large", 1.0)
+        report.touch()
+        for place, mode in ((report, 0o666), (path, 0o444), (path.parent, 0o555 if folder_too else 0o777)):
+            place.chmod(mode)
+        Path(folder).chmod(0o755)
+        before = path.read_bytes()
+        run(ledger_stores.use_as_nobody, str(path), str(report))
+        (error,) = json.loads(report.read_text())
+        assert "writable" in error and str(path) in error
+        assert path.read_bytes() == before
+        for place in (path, path.parent):
+            place.chmod(0o777)
+        with Ledger(path) as ledger:
+            assert ledger.verify().ok
+
+
+def test_locked_for_too_long(store: Store) -> None:
+    filled(store.url)
+    with Ledger(store.url, timeout=0.2) as ledger:
+        if store.path is not None:
+            connection = sqlite3.connect(store.path, isolation_level=None)
+            connection.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerError, match="locked for too long.*Try again"):
+                ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            assert ledger.verify().ok  # readers are not in the way
+            connection.close()
+        else:
+            engine_url = make_url(store.url).set(drivername="postgresql+psycopg")
+            engine = create_engine(engine_url)
+            with engine.begin() as holder:
+                holder.execute(text("SELECT * FROM mbde_ledger FOR UPDATE"))
+                with pytest.raises(LedgerError, match="locked for too long.*Try again"):
+                    ledger.charge("a", UNIT, 1, fingerprint=ONE)
+                assert ledger.verify().ok
+            engine.dispose()
+        assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
+
+
+def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Not a database, but long enough to be taken for one at first sight. " * 20)
+    other = tmp_path / "other.db"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE patients (name TEXT)")
+    connection.commit()
+    connection.close()
+    for place, match in ((path, "it is no database"), (other, "a database of something else.*left as it is")):
+        before = place.read_bytes()
+        with pytest.raises(LedgerError, match=match):
+            Ledger(place)
+        assert place.read_bytes() == before
+    with pytest.raises(LedgerError, match="cannot be opened.*Check that its folder exists"):
+        Ledger(tmp_path / "nowhere" / "budget.db")
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger(tmp_path)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["notes.txt", "other.db"]
+
+
+def version_of(store: Store) -> int:
+    return int(store.rows("mbde_ledger")[0]["version"])
+
+
+def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(store.url)
+    assert version_of(store) == 1
+
+    def add_column(connection: Any) -> None:
+        connection.execute(text("ALTER TABLE mbde_charges ADD COLUMN note TEXT"))
+
+    def fail(connection: Any) -> None:
+        add_column(connection)
+        connection.execute(text("SELECT * FROM nowhere"))
+
+    monkeypatch.setattr(schema, "MIGRATIONS", [fail])
+    with pytest.raises(LedgerError):
+        Ledger(store.url)
+    assert version_of(store) == 1
+    monkeypatch.setattr(schema, "MIGRATIONS", [add_column])
+    with Ledger(store.url) as ledger:
+        assert version_of(store) == 2
+        ledger.charge("a", UNIT, 1, fingerprint=ONE)
+        assert ledger.verify().ok
+    monkeypatch.setattr(schema, "MIGRATIONS", [])
+    with pytest.raises(LedgerError, match="a newer release of pyro_mbde wrote it, in version 2.*update pyro_mbde"):
+        Ledger(store.url)
+    assert version_of(store) == 2
+
+
+def test_a_ledger_of_version_1_opens(tmp_path: Path) -> None:
+    """Written by the first release that had ledgers: its tables, floats and hashes are for good."""
+    path = tmp_path / "budget.db"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(__file__).parent / "ledger_version_1.sql").read_text())
+    connection.close()
+    with Ledger(path) as ledger:
+        verification = ledger.verify()
+        assert verification.ok, verification.problems
+        assert verification.num_charges == 8
+        assert verification.head == (Path(__file__).parent / "ledger_version_1.sql").read_text().split()[1]
+        assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
+        assert ledger.verify(verification.head).ok
+
+
+@pytest.mark.parametrize("store", ["postgresql"], indirect=True)
+class TestPostgreSQL:
+    def test_neither_repr_nor_errors_show_the_password(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        url = make_url(store.url)
+        with Ledger(store.url) as ledger:
+            assert str(url.password) not in repr(ledger) and "***" in repr(ledger)
+        wrong = [
+            (url.set(password="wrong-secret"), "password authentication failed"),
+            (url.set(database="nowhere"), "does not exist"),
+            (url.set(port=1), "no connection.*Check that the server runs"),
+        ]
+        for other, match in wrong:
+            with pytest.raises(LedgerError, match=match) as caught:
+                Ledger(other.render_as_string(hide_password=False), timeout=2)
+            assert str(other.password) not in str(caught.value)
+
+    def test_what_the_server_refuses(self, store: Store) -> None:
+        filled(store.url)
+        name = make_url(store.url).database
+        with admin(store.url) as execute:
+            execute(
+                "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'; END $$"
+            )
+            execute("CREATE TRIGGER fail BEFORE UPDATE ON mbde_ledger FOR EACH ROW EXECUTE FUNCTION fail()")
+            with Ledger(store.url) as ledger:
+                with pytest.raises(LedgerError, match="its disk is full"):
+                    ledger.charge("a", UNIT, 1, fingerprint=ONE)
+                execute("DROP TRIGGER fail ON mbde_ledger")
+                assert ledger.verify().ok
+            execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            with Ledger(store.url) as ledger:
+                assert ledger.verify().num_charges == 8
+                with pytest.raises(LedgerError, match="it cannot be written"):
+                    ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            execute("SET default_transaction_read_only = off")
+            execute(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+            role = f"auditor_{uuid.uuid4().hex}"
+            execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'")
+            execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+            auditor = make_url(store.url).set(username=role, password="p").render_as_string(hide_password=False)
+            with Ledger(auditor) as ledger:
+                assert ledger.verify().ok
+                with pytest.raises(LedgerError, match="its user may not do this"):
+                    ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            execute(f"DROP OWNED BY {role}")
+            execute(f"DROP ROLE {role}")
+
+    def test_a_serialization_failure_is_tried_again(self, store: Store) -> None:
+        filled(store.url)
+        with admin(store.url) as execute:
+            execute("CREATE SEQUENCE attempts")
+            execute(
+                "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('attempts') < 4 THEN "
+                "RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$"
+            )
+            execute("CREATE TRIGGER fail BEFORE UPDATE ON mbde_ledger FOR EACH ROW EXECUTE FUNCTION fail()")
+            with Ledger(store.url) as ledger:
+                assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
+                assert ledger.verify().num_charges == 9
+            assert execute("SELECT last_value FROM attempts") == [(4,)]
+
+    def test_a_lost_connection(self, store: Store) -> None:
+        filled(store.url)
+        with Ledger(store.url) as ledger, admin(POSTGRESQL) as execute:
+            ledger.head()
+            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ? AND pid <> pg_backend_pid()"
+            execute(end, make_url(store.url).database)
+            assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11  # a new connection was made
+
+    def test_another_programs_table_of_that_name(self, store: Store) -> None:
+        with admin(store.url) as execute:
+            execute("CREATE TABLE patients (name TEXT)")
+            Ledger(store.url).close()  # beside other tables
+            execute("DROP TABLE mbde_ledger")
+            execute("CREATE TABLE mbde_ledger (name TEXT)")
+        with pytest.raises(LedgerError, match="its table mbde_ledger tells no version.*left as it is"):
+            Ledger(store.url)
+
+
+def test_a_copy_of_the_file_alone_has_every_charge(tmp_path: Path) -> None:
+    """Also while the ledger is open, as after a kill: what lies beside the file is carried over with each charge."""
+    with Ledger(tmp_path / "budget.db") as ledger:
+        ledger.open_account("a", 10.0)
+        for _ in range(5):
+            ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            shutil.copy(tmp_path / "budget.db", tmp_path / "copy.db")
+            with Ledger(tmp_path / "copy.db") as copy:
+                assert copy.verify().ok
+                assert copy.head() == ledger.head()
+            for path in tmp_path.glob("copy.db*"):
+                path.unlink()
