@@ -1,22 +1,17 @@
-"""Sweeps: each job once, whatever happens to workers, the parent or the file, and the same bits anywhere."""
+"""Sweeps: each job once, whatever happens to it, and the same bits anywhere."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,86 +20,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sweep_jobs import be_stubborn, jobs_of, measure, sleep, slow, special, trouble
+from sweep_jobs import jobs_of, measure, sleep, slow, special, trouble
+from sweeps import MEASURED, Breaking, Serial, lines, sweep
 
 import pyro_mbde
-from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
+from pyro_mbde.experiments.processes import WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, SweepError, read_results
-from pyro_mbde.experiments.runner import Job, Measure, current_versions, run_sweep
+from pyro_mbde.experiments.runner import Job, current_versions, run_sweep
 
-#: What two runs of a job share.
-MEASURED = ["key", "seed", "product", "normal", "threads"]
-SCRIPT = Path(__file__).with_name("sweep_jobs.py")
-
-
-class Serial(Executor):
-    """Runs each task where it is submitted."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class Breaking(Executor):
-    """Breaks at one submission, or for each one from it on."""
-
-    def __init__(self, at: int, *, for_good: bool) -> None:
-        self.at, self.for_good, self.count = at, for_good, 0
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.count += 1
-        if self.count > self.at and self.for_good:
-            raise BrokenExecutor("all gone")
-        future: Future[Any] = Future()
-        if self.count == self.at:
-            future.set_exception(BrokenExecutor("a worker is gone"))
-        else:
-            future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results" / "sweep.jsonl"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder that jobs look at, known to all processes from their start."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("sweep")
-        patch.setenv("SWEEP_FOLDER", str(folder))
-        yield folder
-
-
-@pytest.fixture
-def folder(shared_folder: Path) -> Path:
-    """The same, empty at the start of the test."""
-    for file in shared_folder.iterdir():
-        file.unlink()
-    return shared_folder
-
-
-@pytest.fixture(scope="module")
-def workers(shared_folder: Path) -> Iterator[WorkerProcesses]:
-    with WorkerProcesses(2) as executor:
-        yield executor
-
-
-@pytest.fixture
-def new_children() -> Callable[[], int]:
-    """Counts the processes that the test has started and that go on."""
-    before = set(multiprocessing.active_children())
-    return lambda: len(set(multiprocessing.active_children()) - before)
-
-
-def sweep(jobs: list[Job], function: Measure, path: Path, **options: Any) -> pd.DataFrame:
-    return run_sweep(jobs, function, path, progress=False, **({"executor": Serial()} | options))
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
+SCRIPT = Path(__file__).parents[1] / "sweep_jobs.py"
 
 
 class TestJob:
@@ -210,7 +134,7 @@ def test_the_same_bits_in_any_executor_and_order(path: Path, workers: WorkerProc
 def test_the_same_bits_under_dask(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("dask")
     distributed = pytest.importorskip("distributed")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")]))
     jobs = jobs_of(6)
     options = {"n_workers": 2, "processes": True, "threads_per_worker": 1, "dashboard_address": None}
     with (
@@ -333,62 +257,6 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
     assert 'keep what it runs under if __name__ == "__main__":' in ended.stderr
 
 
-class TestFile:
-    def test_a_torn_line_is_dropped(self, path: Path) -> None:
-        sweep(jobs_of(3), measure, path)
-        whole = path.read_text()
-        path.write_text(whole[:-20])
-        assert len(read_results(path)) == 2  # also while a line is being written
-        table = sweep(jobs_of(3), measure, path)
-        assert table["error"].isna().all()
-        assert [json.loads(line)["repeat"] for line in lines(path)] == [0, 1, 2]
-
-    def test_a_row_that_cannot_be_written_leaves_nothing(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        class FullDisk(io.FileIO):
-            room = 30
-
-            def write(self, data: Any, /) -> int:
-                if not self.room:
-                    raise OSError(28, "No space left on device")
-                part = bytes(data)[: self.room]
-                self.room -= len(part)
-                return super().write(part)
-
-        sweep(jobs_of(1), measure, path)
-        before = path.read_bytes()
-        monkeypatch.setattr(Path, "open", lambda self, *_, **__: FullDisk(self, "a+"))
-        with ResultsFile(path) as results:
-            with pytest.raises(OSError, match="No space left"):
-                results.append({"key": "new", "error": None, "word": "x" * 100})
-            assert "new" not in results.rows
-        monkeypatch.undo()
-        assert path.read_bytes() == before
-        assert sweep(jobs_of(2), measure, path)["error"].isna().all()
-
-    @pytest.mark.parametrize("line", ["{", "[1]", "7", '{"key": "a"}', "\x00\x00", ""])
-    def test_a_damaged_line_is_an_error(self, path: Path, line: str) -> None:
-        sweep(jobs_of(3), measure, path)
-        first, *others = lines(path)
-        path.write_text("\n".join([first, line, *others]) + "\n")
-        before = path.read_bytes()
-        for read in (lambda: read_results(path), lambda: sweep(jobs_of(4), measure, path)):
-            with pytest.raises(ValueError, match=r"line 2 of '.*sweep.jsonl' must hold a row of results"):
-                read()
-        assert path.read_bytes() == before
-
-    def test_one_writer_at_a_time(self, path: Path) -> None:
-        with ResultsFile(path), pytest.raises(SweepError, match=r"another sweep writes to '.*sweep.jsonl'"):
-            sweep(jobs_of(1), measure, path)
-        sweep(jobs_of(1), measure, path)
-
-    def test_keys_without_a_row(self, path: Path) -> None:
-        sweep(jobs_of(1), measure, path)
-        with pytest.raises(ValueError, match="keys must be of rows in the file, got 'other'"):
-            read_results(path, keys=["other"])
-        with pytest.raises(FileNotFoundError):
-            read_results(path.with_name("none"))
-
-
 @pytest.mark.parametrize(
     ("changes", "kind", "text"),
     [
@@ -417,135 +285,6 @@ def test_an_error_of_the_file_ends_the_workers(
     with pytest.raises(OSError, match="no space left"):
         run_sweep(jobs_of(3), sleep, path, num_workers=1, progress=False)
     assert new_children() == 0
-
-
-class TestWorkerProcesses:
-    def test_results_and_errors(self, workers: WorkerProcesses) -> None:
-        assert workers.num_workers == 2
-        assert list(workers.map(math.factorial, range(5))) == [1, 1, 2, 6, 24]
-        with pytest.raises(ValueError, match="factorial"):
-            workers.submit(math.factorial, -1).result()
-        with pytest.raises((pickle.PicklingError, AttributeError)):
-            workers.submit(lambda: 0).result()
-        with pytest.raises(TypeError, match="cannot pickle"):
-            workers.submit(threading.Lock).result()
-        with pytest.raises(RuntimeError, match="StubbornError: no way"):
-            workers.submit(be_stubborn).result()
-        with pytest.raises(WorkerDiedError, match="exit code 5"):
-            workers.submit(os._exit, 5).result()
-        assert workers.submit(abs, -1).result() == 1
-
-    @pytest.mark.slow
-    def test_a_worker_killed_between_tasks_is_replaced(self, workers: WorkerProcesses) -> None:
-        for process in {workers.submit(os.getpid).result() for _ in range(4)}:
-            os.kill(process, signal.SIGKILL)
-        time.sleep(0.2)
-        assert [workers.submit(abs, -1).result() for _ in range(4)] == [1] * 4
-
-    def test_shutdown(self, new_children: Callable[[], int]) -> None:
-        executor = WorkerProcesses(1)
-        futures = [executor.submit(time.sleep, 0.1) for _ in range(3)]
-        executor.shutdown(wait=False)
-        with pytest.raises(RuntimeError, match="after shutdown"):
-            executor.submit(abs, -1)
-        assert [future.result() for future in futures] == [None] * 3
-        executor.shutdown()
-        assert new_children() == 0
-
-    def test_kill(self) -> None:
-        with pytest.raises(KeyboardInterrupt), WorkerProcesses(1) as executor:
-            running, waiting = executor.submit(time.sleep, 3600), executor.submit(abs, -1)
-            while not running.running():
-                time.sleep(0.01)
-            raise KeyboardInterrupt
-        assert isinstance(running.exception(), WorkerDiedError)
-        assert waiting.cancelled()
-
-
-def start(path: Path, function: str, num_jobs: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(path), function, str(num_jobs)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "start\n"
-    return process
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and is more than an entry that nobody has collected."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up as Linux shows them")
-def test_a_killed_sweep_goes_on_where_it_was(path: Path) -> None:
-    process = start(path, "slow", 12)
-    try:
-        wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= 3)
-        workers = descendants_of(process.pid)
-        assert len(workers) >= 2
-        process.kill()
-        process.wait()
-        wait_until(lambda: not any(map(is_running, workers)))
-    finally:
-        end(process)
-    kept = path.read_text()
-    assert 3 <= kept.count("\n") < 12
-    table = sweep(jobs_of(12), measure, path)  # the lock died with its holder
-    assert path.read_text().startswith(kept[: kept.rfind("\n") + 1])
-    keys = [json.loads(line)["key"] for line in lines(path)]
-    assert sorted(keys) == sorted(set(keys)) == sorted(job.key for job in jobs_of(12))
-    assert table["error"].isna().all()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up as Linux shows them")
-def test_an_interrupt_keeps_rows_and_ends_workers(path: Path, folder: Path) -> None:
-    process = start(path, "sleep", 12)  # the first job ends at once, the others do not
-    try:
-        wait_until(lambda: (folder / "2").exists() and path.read_bytes().count(b"\n") == 1)
-        workers = descendants_of(process.pid)
-        begun = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-        _, errors = process.communicate(timeout=40)
-        assert time.monotonic() - begun < 10
-        wait_until(lambda: not any(map(is_running, workers)), seconds=5)
-    finally:
-        end(process)
-    assert process.returncode == -signal.SIGINT
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"
-    assert "WorkerDiedError" not in errors
-    assert [json.loads(line)["repeat"] for line in lines(path)] == [0]
-    assert not (folder / "3").exists()
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Its children, of threads other than the first as well, by what each process says of its parent."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(pid):
-                    found.append(int(entry.name))
-    return found
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 def test_equal_jobs_have_equal_keys() -> None:
