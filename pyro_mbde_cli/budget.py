@@ -168,15 +168,13 @@ def plan_command(
 ) -> None:
     """Tell how much each of several rows may cost within a total, and how to fit and which account to open for that."""
     from pyro_mbde import epsilon_per_draw
-    from pyro_mbde.privacy.accounting import PURE, ZCDP
 
     budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
     total = budget.total
     options = f"--epsilon {budget.epsilon!r} --delta {budget.delta!r} --skew {budget.skew:.6g}"
     # The account has to add up as the plan does, with no more of delta set aside for certificates.
-    rule = {PURE: "pure", ZCDP: "zcdp"}.get(total.rule, "iid")
-    account = f"--epsilon {epsilon!r} --delta {total.delta!r} --rule {rule}"
-    if rule != "pure":
+    account = f"--epsilon {epsilon!r} --delta {total.delta!r} --rule {budget.account_rule}"
+    if budget.account_rule != "pure":
         account += f" --certificate-delta {budget.delta!r}"
     document = {**asdict(budget), "num_draws": num_draws, "fit_options": options, "account_options": account}
     text = aligned(

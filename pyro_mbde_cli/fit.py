@@ -134,17 +134,8 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of boosting.  [default: {ROUNDS}]")
     @click.option("--steps", type=click.IntRange(1), help="Gradient steps of a network.  [default: the method's own]")
     @functools.wraps(function)
-    def run(
-        *args: Any,
-        method: str,
-        epsilon: float,
-        delta: float | None,
-        skew: float | None,
-        rounds: int | None,
-        steps: int | None,
-        **options: Any,
-    ) -> Any:
-        recipe = Recipe.from_options(method, epsilon, delta, skew, rounds, steps)
+    def run(*args: Any, **options: Any) -> Any:
+        recipe = Recipe.from_options(**{name: options.pop(name) for name in RECIPE_OPTIONS})
         return function(*args, recipe=recipe, **options)
 
     return run

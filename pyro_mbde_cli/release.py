@@ -79,6 +79,9 @@ def release_command(
                 constant_time=not variable_time,
                 progress=console.progress and not variable_time,  # at the pace of acceptances it tells of the table
             )
+        except KeyboardInterrupt:
+            console.warn("rows that were charged before the interrupt stay charged: see pyro-mbde budget show.")
+            raise
         except OSError as error:
             unwritten = getattr(error, "release", None)
             if unwritten is not None:  # paid for: where the files cannot take them, standard output can

@@ -73,8 +73,12 @@ def _show_card(console: Console, path: Path) -> None:
         card = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} must be a card, which a release writes beside its rows: {error}.") from error
-    if not isinstance(card, dict):
+    from pyro_mbde.releases.card import CARD_FORMAT, CARD_VERSION
+
+    if not isinstance(card, dict) or card.get("format") != CARD_FORMAT:
         raise ValueError(f"{path} must be a card, which a release writes beside its rows.")
+    if card.get("version") != CARD_VERSION:
+        raise ValueError(f"{path} must be a card of version {CARD_VERSION}. Update pyro_mbde to read it.")
     console.answer(card, "\n".join(_lines(card)))
 
 

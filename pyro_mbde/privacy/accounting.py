@@ -184,6 +184,14 @@ class DrawBudget:
     skew: float
     total: TotalCost
 
+    @property
+    def account_rule(self) -> str:
+        """The rule of the :class:`~pyro_mbde.Account` that adds up as the plan does: ``pure``, ``zcdp`` or ``iid``.
+
+        Under the last two it is to be opened with ``certificate_delta`` the plan's ``delta``, as no more is needed.
+        """
+        return {PURE: "pure", ZCDP: "zcdp", EXACT: "iid"}[self.total.rule]
+
 
 def epsilon_per_draw(
     total_epsilon: float,

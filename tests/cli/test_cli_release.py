@@ -122,3 +122,15 @@ class TestRelease:
         words = (*RELEASE[:3], *RELEASE[5:])
         run(*words, code=2)
         run(*words, env={"PYRO_MBDE_LEDGER": "budget.db"})
+
+    def test_an_interrupt_tells_that_rows_may_be_paid_for(
+        self, model: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(releasing, "private_draws", interrupt)
+        said = run(*RELEASE, code=130).stderr
+        assert "rows that were charged before the interrupt stay charged" in said
+        assert not Path("rows.csv").exists()
+        assert len(charges()) == 1

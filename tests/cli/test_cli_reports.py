@@ -51,6 +51,18 @@ class TestReport:
         assert "must be a card" in run("report", "x.json", code=1).stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{}", "must be a card, which a release writes"),
+        ('{"format": "pyro_mbde.release_card", "version": 99}', "must be a card of version 1. Update pyro_mbde"),
+    ],
+)
+def test_what_is_no_card(content: str, text: str, run: Run) -> None:
+    Path("card.json").write_text(content)
+    assert text in run("report", "card.json", code=1).stderr
+
+
 class TestDiagnose:
     def test_the_kernels_are_all_there(self) -> None:
         assert set(diagnose.KERNELS) == set(KERNELS)

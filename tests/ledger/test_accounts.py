@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +27,9 @@ from pyro_mbde import (
     TotalCost,
     compose,
     compose_fits,
+    epsilon_per_draw,
 )
+from pyro_mbde.privacy.accounts import Tally, is_affordable, make_account, spent_by
 
 
 def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
@@ -223,3 +227,49 @@ def test_extremes(ledger: Ledger) -> None:
     assert ledger.verify().ok
     for name in ("a", "tiny"):
         assert len(ledger.charges(name)) == len({charge.number for charge in ledger.charges(name)})
+
+
+@pytest.mark.parametrize(
+    ("total", "num_draws", "delta"), [(3.0, 15, 1e-6), (10.0, 3, 0.0), (1.0, 500, 1e-6), (2.0, 10**6, 1e-6)]
+)
+def test_the_account_that_a_plan_names_bears_it(ledger: Ledger, total: float, num_draws: int, delta: float) -> None:
+    plan = epsilon_per_draw(total, num_draws, delta)
+    certificate_delta = None if plan.account_rule == "pure" else plan.delta
+    ledger.open_account("a", total, plan.total.delta, plan.account_rule, certificate_delta)
+    spread = 2 * plan.epsilon if plan.form == "calibrated" else plan.epsilon
+    guarantee = Guarantee(plan.epsilon, plan.delta, spread)
+    assert ledger.charge("a", guarantee, num_draws, fingerprint=ONE).spent.epsilon <= total  # type: ignore[union-attr]  # which a charge tells
+
+
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("failure", [1e-3, 0.05])
+def test_attack_by_certificates_that_fail(rule: str, failure: float) -> None:
+    """Each fit is anything at all with probability ``failure``; a second one follows the first's row, but under iid.
+
+    The largest Pr[S] - e^epsilon Pr[S'] over events S, by the positive parts over all paths, is within delta.
+    """
+    epsilon, spread = 0.4, 0.8
+    p = math.expm1(-epsilon) / math.expm1(-spread)  # two points with log-ratios epsilon and epsilon - spread
+    good, good_other = (p, 1 - p, 0.0, 0.0), (p * math.exp(-epsilon), 1 - p * math.exp(-epsilon), 0.0, 0.0)
+    bad, bad_other = (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0)  # places that no fit reaches otherwise
+    guarantee, delta = Guarantee(epsilon, failure, spread), 4 * failure
+    num_fits, set_aside = 1 if rule == "iid" else 2, None if rule == "pure" else 2 * failure
+    account = make_account("a", 50.0, delta, rule, set_aside, datetime(2026, 1, 1, tzinfo=UTC))
+    tallies = [Tally(DENSITIES[index], guarantee, 2 // num_fits) for index in range(num_fits)]
+    assert is_affordable(account, tallies)
+    total = spent_by(account, tallies)
+
+    def law(fine: tuple[float, ...], wild: tuple[float, ...]) -> dict[tuple[int, ...], float]:
+        paths = list(itertools.product(range(4), repeat=2))
+        if rule == "iid":  # two rows of one fit, which failed or did not
+            return {path: sum(s * math.prod(fit[x] for x in path) for s, fit in shares(fine, wild)) for path in paths}
+        return {path: math.prod(sum(s * fit[x] for s, fit in shares(fine, wild)) for x in path) for path in paths}
+
+    def shares(fine: tuple[float, ...], wild: tuple[float, ...]) -> list[tuple[float, tuple[float, ...]]]:
+        return [(1 - failure, fine), (failure, wild)]
+
+    ours, others = law(good, bad), law(good_other, bad_other)
+    pairs = ((ours, others), (others, ours))
+    excess = [sum(max(one[path] - math.exp(total.epsilon) * other[path], 0.0) for path in one) for one, other in pairs]
+    assert max(excess) <= total.delta * (1 + 1e-12)
+    assert rule != "pure" or max(excess) > 0.9 * total.delta  # the attack bites

@@ -313,3 +313,20 @@ def test_a_copy_of_the_file_alone_has_every_charge(tmp_path: Path) -> None:
                 assert copy.head() == ledger.head()
             for path in tmp_path.glob("copy.db*"):
                 path.unlink()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_taken_away_takes_no_charge(file: Store, replaced: bool) -> None:
+    """What is written to it is gone when it is closed."""
+    assert file.path is not None
+    aside = file.path.with_name("aside.db")
+    with Ledger(file.url) as ledger:
+        ledger.charge("large", UNIT, 1, fingerprint=ONE)
+        file.path.rename(aside)
+        if replaced:
+            shutil.copy(aside, file.path)
+        with pytest.raises(LedgerError, match="taken away or replaced. Put it back.* Nothing was charged"):
+            ledger.charge("large", UNIT, 1, fingerprint=ONE)
+        aside.rename(file.path)
+        assert [charge.number for charge in ledger.charges("large")] == [2]
+        assert ledger.charge("large", UNIT, 1, fingerprint=ONE).number == 3
