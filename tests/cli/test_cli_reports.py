@@ -42,8 +42,9 @@ class TestReport:
         )
         run("report", "rows.card.json", "--table", "table.csv", code=2)
         assert "without release cards" in run("report", model, code=1).stderr
-        Path("short.card.json").write_text('{"tags": ["a", "b"]}')
-        assert run("report", "short.card.json").stdout == "tags: a, b\n"
+        card = {"format": "pyro_mbde.release_card", "version": 1, "tags": ["a", "b"]}
+        Path("short.card.json").write_text(json.dumps(card))
+        assert run("report", "short.card.json").stdout.endswith("\ntags: a, b\n")
 
     @pytest.mark.parametrize("content", ["[1]", "{"])
     def test_no_card(self, content: str, run: Run) -> None:
