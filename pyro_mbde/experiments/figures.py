@@ -115,7 +115,7 @@ def plot_metrics(table: pd.DataFrame) -> Figure:
         nll.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         nll.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if _shown(value) else "")
         coverage.set(xlabel="ε, nats", ylabel="mode coverage, share of P")
-        coverage.set_ylim(0 if _lowest(coverage) < 0.5 else 0.9, 1.01)
+        coverage.set_ylim(0.0 if _lowest(coverage) < 0.9 else 0.9, 1.01)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     add_caption(
@@ -200,9 +200,9 @@ def _band(axis: Axes, rows: pd.DataFrame, column: str, look: Look, label: str) -
 
 
 def _lowest(axis: Axes) -> float:
-    """The lowest place on an axis that a line reaches; 1 where there is none."""
-    places = np.concatenate([np.asarray(line.get_ydata(), float) for line in axis.get_lines()])
-    return float(np.nanmin(np.append(places, 1.0)))
+    """The lowest place on an axis that a line or band reaches; 1 where there is none."""
+    lowest = float(axis.dataLim.ymin)
+    return lowest if np.isfinite(lowest) else 1.0
 
 
 def _rows(table: pd.DataFrame, system: str, epsilon: float) -> pd.DataFrame:
