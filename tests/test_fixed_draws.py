@@ -299,5 +299,5 @@ def test_time_does_not_tell_the_tables_apart() -> None:
     fixed, exact = timings(100, True, 150), timings(20_000, False, 40)
     assert np.median(exact[:, 1]) > 1.5 * np.median(exact[:, 0])
     assert separation(exact) > 0.95
-    assert abs(np.median(fixed[:, 1]) / np.median(fixed[:, 0]) - 1) < 0.03
+    assert abs(np.median(fixed[:, 1]) / np.median(fixed[:, 0]) - 1) < 0.08
     assert abs(separation(fixed) - 0.5) < 0.15
