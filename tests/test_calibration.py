@@ -152,7 +152,15 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
         seen.append((claim.delta, next(iter(blocks))))
         return len(seen) == 2
 
+    make_block = BaseScores._new_block
+    made: list[Tensor] = []
+
+    def note_block(scores: BaseScores) -> tuple[Tensor, Tensor]:
+        made.append((block := make_block(scores))[0])
+        return block
+
     monkeypatch.setattr(calibration, "certify", refuse)
+    monkeypatch.setattr(BaseScores, "_new_block", note_block)
     scores = BaseScores(base, waves)
     kept = scores._even.clone()
     assert scores.place(bounds, certificate).shrinkage == 1.0
@@ -162,7 +170,7 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
     assert torch.equal(scores._even, kept)
     assert scores.place(bounds, certificate).shrinkage == pytest.approx(0.3)
     # Certificates share no draws: one is as good as it says also where it was chosen by what rested on another.
-    assert len({float(block[0]) for _, block in seen}) == len(seen) == 4
+    assert len({float(fresh[0]) for fresh in made}) == len(made) == len(seen) == 4
 
 
 def phi_by_quadrature(shift: float, bounds: Bounds) -> float:

@@ -52,6 +52,7 @@ class ResultsFile:
 
         Raises:
             OSError: it cannot be written; what was of it is taken back.
+            KeyboardInterrupt: a row that was written whole by then is kept.
         """
         # NaN and infinities as Python's own module writes and reads them; other floats as their shortest exact text.
         line = memoryview(json.dumps(row).encode() + b"\n")
@@ -60,9 +61,10 @@ class ResultsFile:
             while line:
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._file.truncate(size)
+        except BaseException as error:
+            if line or isinstance(error, OSError):
+                with contextlib.suppress(OSError):
+                    self._file.truncate(size)
             raise
         self.rows[row["key"]] = row
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ class TestFile:
         monkeypatch.undo()
         assert path.read_bytes() == before
         assert sweep(jobs_of(2), measure, path)["error"].isna().all()
+
+    def test_an_interrupt_keeps_a_row_that_is_written(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(_: int) -> None:
+            raise KeyboardInterrupt
+
+        with ResultsFile(path) as results, monkeypatch.context() as patch:
+            results.append({"key": "first", "error": None})
+            patch.setattr(os, "fsync", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                results.append({"key": "second", "error": None})
+        assert list(read_results(path)["key"]) == ["first", "second"]
 
     @pytest.mark.parametrize("line", ["{", "[1]", "7", '{"key": "a"}', "\x00\x00", ""])
     def test_a_damaged_line_is_an_error(self, path: Path, line: str) -> None:
