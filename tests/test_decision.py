@@ -15,17 +15,31 @@ from fake_rows import fake_row, fake_table
 from pyro_mbde.experiments import sweeps
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.runner import Job
+from pyro_mbde.privacy.accounting import compose, epsilon_per_draw
+from pyro_mbde.privacy.guarantee import Guarantee
 
 
 def decision_table(nll: Callable[[Job], float]) -> pd.DataFrame:
     return pd.DataFrame([fake_row(job) | {"nll": nll(job)} for job in sweeps.decision("ring-box")])
 
 
+@pytest.mark.parametrize("num_draws", sweeps.NUM_DRAWS)
+@pytest.mark.parametrize("total", sweeps.TOTALS)
+def test_draws_of_ours_cost_the_total(total: float, num_draws: int) -> None:
+    """At the rivals' delta, by the form in which the projection comes; and nothing to speak of is left over."""
+    plan = epsilon_per_draw(total, num_draws, sweeps.DECISION_DELTA)
+    assert (plan.form, plan.delta, plan.skew) == ("calibrated", 1e-9, 0.3)
+    epsilon = sweeps.draw_epsilon(total, num_draws)
+    cost = compose(Guarantee(epsilon, 1e-9, 2 * epsilon), num_draws, sweeps.DECISION_DELTA)
+    assert 0.998 * total < cost.epsilon <= total
+    assert cost.delta <= sweeps.DECISION_DELTA
+
+
 class TestDecision:
     def test_crossings(self) -> None:
         def nll(job: Job) -> float:
             if job.system == "projection":
-                return 6.0 if job.epsilon >= 1 else 8.0  # k = 1 at E = 1; k = 1 and 10 at E = 10
+                return 6.0 if job.epsilon > 0.9 else 8.0  # k = 1 at E = 1; k = 1 and 10 at E = 10
             size = dict(job.options).get("group_size")
             return 10.0 if size is None else (7.0 if size else 9.0) - (2.0 if size in (1, 3) else 0.0)
 
@@ -87,7 +101,8 @@ class TestDecision:
                 sizes = [size for size in sweeps.GROUP_SIZES if size in medians]
                 assert lines[label].tolist() == medians[sizes].tolist()
             for num_draws in sweeps.NUM_DRAWS:
-                rows = table[(table["system"] == "projection") & np.isclose(table["epsilon"], total / num_draws)]
+                cost = sweeps.draw_epsilon(total, num_draws)
+                rows = table[(table["system"] == "projection") & (table["epsilon"] == cost)]
                 assert set(lines[f"ours, k = {num_draws} draws"]) == {rows["nll"].median()}
 
 
@@ -101,7 +116,9 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
         rivals = table[table["system"].isin(sweeps.RIVALS) & (table["epsilon"] == total)]
         medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
         ours = [
-            table[(table["system"] == "projection") & np.isclose(table["epsilon"], total / k)]["nll"].median()
+            table[(table["system"] == "projection") & (table["epsilon"] == sweeps.draw_epsilon(total, k))][
+                "nll"
+            ].median()
             for k in sweeps.NUM_DRAWS
         ]
         cells = [f"{total:g}", ", ".join(f"{value:.3f}" for value in ours)]

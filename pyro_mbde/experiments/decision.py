@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, RIVALS
+from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, RIVALS, draw_epsilon
 
 #: How ours is drawn for each number of draws.
 _LINES = dict(zip(NUM_DRAWS, ("-", "--", ":"), strict=True))
@@ -51,11 +51,12 @@ def plot_decision(table: pd.DataFrame) -> Figure:
     where = "a tenth of the medical table, held out" if problem == "medical" else "the ring, over a uniform base"
     add_caption(
         figure,
-        f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: E/k a draw (pure "
-        "composition), δ = 1e-9 in all, whatever g. Rivals: noise for g rows replaced, δ = 0 (DPB) or 1e-5 (the "
-        "others, whose guarantees are of rows added or left out: 2g of them). DPGAN (2,000 steps) and RealNVP: DP-SGD "
-        "at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Rivals hand out as many draws as one likes. "
-        "Lines: medians of the repeats; bands: all of them. What is not shown lies above the frame.",
+        f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
+        "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Rivals: noise for g rows replaced, "
+        "δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN (2,000 "
+        "steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Rivals hand out "
+        "as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown lies above "
+        "the frame.",
         75 * len(totals) + 35,
     )
     return figure
@@ -113,5 +114,5 @@ def _totals(table: pd.DataFrame) -> list[float]:
 
 def _ours(table: pd.DataFrame, total: float, num_draws: int) -> pd.Series[float]:
     """NLL of the repeats of ours, at what each of the draws may cost."""
-    rows = table[(table["system"] == "projection") & np.isclose(table["epsilon"], total / num_draws)]
+    rows = table[(table["system"] == "projection") & (table["epsilon"] == draw_epsilon(total, num_draws))]
     return rows["nll"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterable
 
 from pyro_mbde.experiments.runner import Job
+from pyro_mbde.privacy.accounting import epsilon_per_draw
 
 Option = tuple[str, float | int | str]
 
@@ -13,8 +16,8 @@ RING_EPSILONS = (5.0, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25, 0.1)
 PLANE_EPSILONS = (10.0, *RING_EPSILONS)
 LINE_EPSILONS = (0.25, 0.5, 1.0, 2.0)
 NUM_MODES = tuple(range(1, 11))
-#: The paper's repeats; those of noisy rivals on the problems that it shows once.
-NUM_REPEATS, NUM_NOISES = 4, 5
+#: The paper's repeats; tables of the problems that it shows once.
+NUM_REPEATS, NUM_TABLES = 4, 5
 #: Ours twice, as the paper has it and as the projection.
 OURS = ("mbde-paper", "projection")
 SKEWS = (0.5, 0.3)
@@ -65,14 +68,13 @@ def metrics(*, quick: bool = False) -> list[Job]:
     jobs = []
     for problem in ("ring", "mixture-1d"):
         for epsilon in _some(PLANE_EPSILONS, _QUICK_EPSILONS, quick=quick):
-            jobs += [_job(problem, system, epsilon, quick=quick) for system in OURS]
-            jobs.append(_job(f"{problem}-box", "projection", epsilon, quick=quick))
-            for repeat in range(1 if quick else NUM_NOISES):
-                jobs += [_job(problem, system, epsilon, repeat, quick=quick) for system in ("dpb-paper", "dpb")]
+            for repeat in range(1 if quick else NUM_TABLES):
+                jobs += [_job(problem, system, epsilon, repeat, quick=quick) for system in (*OURS, "dpb-paper", "dpb")]
+                jobs.append(_job(f"{problem}-box", "projection", epsilon, repeat, quick=quick))
                 jobs.append(_job(problem, "dpb", epsilon, repeat, quick=quick, options=[("group_size", 0)]))
+                if problem == "ring":
+                    jobs.append(_job(problem, "unbounded", epsilon, repeat, quick=quick))
             jobs += [_job(problem, "limit", epsilon, quick=quick, options=[("skew", skew)]) for skew in SKEWS]
-            if problem == "ring":
-                jobs.append(_job(problem, "unbounded", epsilon, quick=quick))
         jobs += [_job(problem, system, 1.0, quick=quick) for system in ("base", "kde")]
     return jobs
 
@@ -89,19 +91,30 @@ def random_1d(*, quick: bool = False) -> list[Job]:
     return jobs
 
 
+@functools.cache
+def draw_epsilon(total: float, num_draws: int) -> float:
+    """Returns what a draw of ours may cost where all of them cost ``total`` at the rivals' delta.
+
+    By the least of the rules that add up draws, rounded down to four digits, so that the names of jobs are short.
+    """
+    epsilon = epsilon_per_draw(total, num_draws, DECISION_DELTA).epsilon
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return round(math.floor(epsilon / unit) * unit, 12)
+
+
 def decision(problem: str, *, quick: bool = False) -> list[Job]:
     """A total budget spent by ours on k draws, and by rivals on protecting groups of g rows."""
     jobs = []
     for total in TOTALS[:1] if quick else TOTALS:
         for repeat in range(1 if quick else _DECISION_REPEATS):
-            jobs += [_job(problem, "projection", total / k, repeat, quick=quick) for k in NUM_DRAWS]
+            jobs += [_job(problem, "projection", draw_epsilon(total, k), repeat, quick=quick) for k in NUM_DRAWS]
             for system in RIVALS:
                 for group_size in _some(GROUP_SIZES, _QUICK_GROUPS, quick=quick):
                     options: list[Option] = [("delta", DECISION_DELTA), ("group_size", group_size)]
                     options += [("num_steps", _DECISION_STEPS)] if system == "dpgan" else []
                     jobs.append(_job(problem, system, total, repeat, quick=quick, options=options))
     jobs.append(_job(problem, "base", 1.0, quick=quick))
-    return list(dict.fromkeys(jobs))  # 1/1 is 10/10
+    return list(dict.fromkeys(jobs))  # what one draw may cost of 1, each of ten may of 10
 
 
 #: By the names of figures.
