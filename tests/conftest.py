@@ -15,7 +15,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     import arviz  # noqa: F401
 
-from pyro_mbde import Ledger
+from densities import BASES, make_density, normal
+
+from pyro_mbde import Ledger, MollifiedExpFamily
 
 torch.set_num_threads(1)
 
@@ -45,6 +47,18 @@ def global_state_guard() -> Iterator[None]:
     before = settings()
     yield
     assert settings() == before
+
+
+@pytest.fixture(params=sorted(BASES))
+def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
+    """A density over each of the bases."""
+    return make_density(BASES[request.param]())
+
+
+@pytest.fixture
+def plane() -> MollifiedExpFamily:
+    """A density over the standard normal in the plane."""
+    return make_density(normal(2))
 
 
 @pytest.fixture

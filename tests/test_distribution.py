@@ -16,17 +16,6 @@ from pyro_mbde import BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFam
 from pyro_mbde.base import support_of
 
 
-@pytest.fixture(params=sorted(BASES))
-def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
-    return make_density(BASES[request.param]())
-
-
-@pytest.fixture
-def plane() -> MollifiedExpFamily:
-    """A density over the standard normal in the plane."""
-    return make_density(normal(2))
-
-
 class TestShapes:
     @pytest.mark.parametrize("sample_shape", [(), (4,), (2, 3), (0,)])
     def test_sample_and_log_prob(self, density: MollifiedExpFamily, sample_shape: tuple[int, ...]) -> None:

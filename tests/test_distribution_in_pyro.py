@@ -21,11 +21,6 @@ from pyro_mbde.sampling.posterior import exact_posterior
 
 
 @pytest.fixture
-def plane() -> MollifiedExpFamily:
-    return make_density(normal(2))
-
-
-@pytest.fixture
 def line() -> MollifiedExpFamily:
     return make_density(dist.Normal(0.0, 1.0))
 

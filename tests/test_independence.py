@@ -209,11 +209,6 @@ def test_fresh_chains_take_fresh_randomness(plane: MollifiedExpFamily) -> None:
         assert torch.equal(seeded.values, fresh_chains(plane, 4, 5, seed=3, progress=False).values)
 
 
-@pytest.fixture
-def plane() -> MollifiedExpFamily:
-    return make_density(normal(2))
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [

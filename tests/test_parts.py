@@ -19,17 +19,6 @@ from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, run_mcmc
 from pyro_mbde.mollifier import Certificate
 
 
-@pytest.fixture(params=sorted(BASES))
-def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
-    return make_density(BASES[request.param]())
-
-
-@pytest.fixture
-def plane() -> MollifiedExpFamily:
-    """A density over the standard normal in the plane."""
-    return make_density(normal(2))
-
-
 def _log_prob_elsewhere(density: MollifiedExpFamily, value: torch.Tensor) -> torch.Tensor:
     torch.set_num_threads(1)
     return density.log_prob(value)

@@ -39,11 +39,6 @@ from pyro_mbde.releases.files import write_together
 
 
 @pytest.fixture
-def plane() -> MollifiedExpFamily:
-    return make_density(normal(2))
-
-
-@pytest.fixture
 def watched(ledger: Ledger) -> Mock:
     """The ledger, every call to which is noted."""
     return Mock(wraps=ledger)
