@@ -18,6 +18,7 @@ from pyro_mbde.experiments import bench, bench_certificate, bench_chains, bench_
 from pyro_mbde.experiments.__main__ import main as draw
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
+from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -130,6 +131,11 @@ class TestMedicalTable:
         assert bool(medical.public_base().support.check(rows).all())  # type: ignore[attr-defined]  # Pyro's constraint
         assert torch.equal(rows, medical.load_rows(seed=0))
         assert not torch.equal(rows, medical.load_rows(seed=1))
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_no_row_makes_a_public_range_look_as_if_read_off_the_table(self, seed: int) -> None:
+        rows, base = medical.load_rows(seed), medical.public_base()
+        warn_of_leaks(base, rows, rows)  # warnings are errors
 
     def test_natural_units(self) -> None:
         counts = torch.tensor([[0.0, 0.0, 7.3], [4.0, 95.0, 0.0], [77.0, 100.0, 60.0]])

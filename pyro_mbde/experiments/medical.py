@@ -16,6 +16,8 @@ from pyro_mbde._runtime import check_count, check_number, check_seed, message, s
 
 #: The table comes with a clone of the repository, not with the installed package.
 TABLE = Path(__file__).parents[2] / "examples" / "data" / "randhie.csv"
+#: Of the unit that a whole number is spread over, what is left out at either end.
+_MARGIN = 2.0**-8
 
 
 class Column(NamedTuple):
@@ -48,8 +50,9 @@ COLUMNS = [
 def load_rows(seed: int | None = None) -> Tensor:
     """Reads the table and returns its rows in the modelled units, shape (n, 3).
 
-    Visits and rates are whole numbers: they are spread over the unit above them, which :func:`in_natural_units` undoes
-    by rounding down: a density is no good at spikes. The guarantee holds for whatever the owner does to the table.
+    Visits and rates are whole numbers: they are spread over the unit above them, as a density is no good at spikes, but
+    for its edges, where rows would meet the ends of the public ranges as if these had been read off them.
+    :func:`in_natural_units` undoes it by rounding down. The guarantee holds for whatever the owner does to the table.
 
     Args:
         seed: of the spreading; ``None`` draws from torch's global generator.
@@ -65,7 +68,9 @@ def load_rows(seed: int | None = None) -> Tensor:
     visits = torch.tensor(table["mdvis"].to_numpy(), dtype=torch.float64)
     coinsurance = torch.tensor(np.expm1(table["lncoins"].to_numpy())).round()
     with seeded(seed):
-        log_visits, log_coinsurance = ((1 + count + torch.rand_like(count)).log() for count in (visits, coinsurance))
+        log_visits, log_coinsurance = (
+            (1 + count + _MARGIN + (1 - 2 * _MARGIN) * torch.rand_like(count)).log() for count in (visits, coinsurance)
+        )
     return torch.stack([log_visits, log_coinsurance, torch.tensor(table["disea"].to_numpy())], -1).float()
 
 
