@@ -248,7 +248,7 @@ def _show(axis: Axes, grid: str | None, title: str) -> None:
     step = (GRID_EDGES[1] - GRID_EDGES[0]) / GRID_SIZE
     places = GRID_EDGES[0] + step * (np.arange(GRID_SIZE) + 0.5)
     density = decode_grid(grid)
-    axis.contourf(places, places, density.T, levels=np.linspace(0, density.max(), 11), cmap=SEQUENTIAL)
+    axis.contourf(places, places, density.T, levels=np.linspace(0, density.max(), 21), cmap=SEQUENTIAL)
 
 
 #: By name.
