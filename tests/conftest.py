@@ -62,6 +62,12 @@ def plane() -> MollifiedExpFamily:
 
 
 @pytest.fixture
+def line() -> MollifiedExpFamily:
+    """A density over the standard normal on the line."""
+    return make_density(pyro.distributions.Normal(0.0, 1.0))
+
+
+@pytest.fixture
 def make_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ledger]]:
     """Makes ledgers with an account "clinic", each on a file in a folder of its own."""
     with ExitStack() as stack:

@@ -401,7 +401,9 @@ class TestStandardDistributions:
         return audit(fit, 1.0, base=base, num_pairs=2, num_draws=2000, seed=0, progress=False)
 
     def test_a_fitted_normal_is_found(self) -> None:
-        fit = lambda table: dist.Normal(table.mean(0), table.std(0) + 1e-3).to_event(1)  # noqa: E731
+        def fit(table: Any) -> Any:
+            return dist.Normal(table.mean(0), table.std(0) + 1e-3).to_event(1)
+
         assert not self.quick(fit, BASE).passed
 
     def test_what_ignores_the_table_is_not_accused(self) -> None:

@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 import pyro.distributions as dist
 import pytest
@@ -70,8 +71,8 @@ class TestCopies:
         plane.save(path)
         before = path.read_bytes()
 
-        def fail(content: object, file: object) -> None:
-            file.write(b"half")  # type: ignore[attr-defined]
+        def fail(content: object, file: BinaryIO) -> None:
+            file.write(b"half")
             raise OSError("No space left on device")
 
         monkeypatch.setattr(torch, "save", fail)

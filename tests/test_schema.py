@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from schemas import TOML
 
 from pyro_mbde import Column, Schema
 from pyro_mbde.experiments.medical import COLUMNS as MEDICAL
@@ -224,24 +225,9 @@ class TestColumn:
 
 
 class TestFiles:
-    TOML = """
-    [[columns]]
-    name = "age"
-    low = 0
-    high = 110
-    decimals = 1
-
-    [[columns]]
-    name = "visits"
-    low = 0
-    high = 99
-    kind = "integer"
-    scale = "log1p"
-    """
-
     def test_toml_and_dict(self, tmp_path: Path) -> None:
         path = tmp_path / "schema.toml"
-        path.write_text(self.TOML)
+        path.write_text(TOML)
         assert Schema.from_toml(path) == SCHEMA == Schema.from_dict(SCHEMA.to_dict())
 
     @pytest.mark.parametrize(

@@ -13,20 +13,6 @@ from pyro_mbde import Charge, Ledger
 from pyro_mbde_cli import main
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = """
-[[columns]]
-name = "age"
-low = 0
-high = 100
-decimals = 1
-
-[[columns]]
-name = "visits"
-low = 0
-high = 99
-kind = "integer"
-scale = "log1p"
-"""
 Run = Callable[..., Result]
 FIT = ("fit", "table.csv", "--schema", "schema.toml", "--epsilon", 1, "--steps", 3, "--seed", 0, "-o", "model.pt")
 RELEASE = ("release", "model.pt", 2, "--ledger", "budget.db", "--account", "clinic", "-o", "rows.csv")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_words import SCHEMA, Run
+from cli_words import Run
 from click.testing import CliRunner, Result
 from densities import make_density
+from schemas import TOML
 
 from pyro_mbde import Schema
 from pyro_mbde.privacy import ledger as ledger_module
@@ -27,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     generator = np.random.default_rng(0)
     table = pd.DataFrame({"name": "x", "age": generator.uniform(20, 40, 300), "visits": generator.poisson(3, 300)})
     table.to_csv("table.csv", index=False)
-    Path("schema.toml").write_text(SCHEMA)
+    Path("schema.toml").write_text(TOML)
     return tmp_path
 
 

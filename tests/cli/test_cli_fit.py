@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from cli_words import FIT, SCHEMA, Run
+from cli_words import FIT, Run
+from schemas import TOML
 
 from pyro_mbde import Ledger, MollifiedExpFamily, Schema
 from pyro_mbde.tables.files import TableModel
@@ -131,7 +132,7 @@ class TestFit:
 
 class TestConfig:
     def write(self, text: str) -> None:
-        Path("pyro-mbde.toml").write_text(text + SCHEMA)
+        Path("pyro-mbde.toml").write_text(text + TOML)
 
     def test_options_of_commands(self, run: Run) -> None:
         self.write("[fit]\ntable = 'table.csv'\nepsilon = 2\nsteps = 3\noutput = 'model.pt'\njson = true\n")
