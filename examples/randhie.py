@@ -82,8 +82,8 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     click.echo(in_natural_units(private_draws(q, num_rows)).to_string())
 
     click.secho("\nPrivate: for the owner of the table alone", bold=True)
-    # q.base_dist is the base as a closed box: PyTorch's uniform has density 0 on its upper edge.
-    nll_base, nll = (-float(density.log_prob(rows).double().mean()) for density in (q.base_dist, q))
+    # q.base is the base as a closed box: PyTorch's uniform has density 0 on its upper edge.
+    nll_base, nll = (-float(density.log_prob(rows).double().mean()) for density in (q.base, q))
     click.echo(f"  NLL of the table under the base Q0   {nll_base:8.4f} nats a row")
     click.echo(f"  NLL of the table under the density q {nll:8.4f} nats a row ({nll - nll_base:+.4f})")
 

@@ -106,9 +106,9 @@ class MollifiedExpFamily(TorchDistribution):
         certificate: Certificate | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.base_dist = prepare_base(base)
+        self.base = prepare_base(base)
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
-        self._interior = reference_draws(self.base_dist)[0]
+        self._interior = reference_draws(self.base)[0]
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
         self.certificate = certificate
         self.guarantee: Guarantee = (
@@ -119,7 +119,7 @@ class MollifiedExpFamily(TorchDistribution):
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
         self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
         self._salt = secrets.token_hex(16)
-        super().__init__(torch.Size(), self.base_dist.event_shape, validate_args=validate_args)
+        super().__init__(torch.Size(), self.base.event_shape, validate_args=validate_args)
         self._tilt.check_output(self._features(self._interior))
 
     @classmethod
@@ -152,7 +152,7 @@ class MollifiedExpFamily(TorchDistribution):
         """
         density = cls(base, statistics, natural_params, 0.0, bounds=bounds, validate_args=validate_args)
         density.log_normalizer = estimate_log_normalizer(
-            density.tilt, density.base_dist, density.bounds, num_draws=num_draws
+            density.tilt, density.base, density.bounds, num_draws=num_draws
         )
         return density
 
@@ -190,7 +190,7 @@ class MollifiedExpFamily(TorchDistribution):
     def dtype(self) -> torch.dtype:
         """Floating-point type of log-densities, and of draws where the base is continuous."""
         floating = self._interior.is_floating_point()
-        return self._interior.dtype if floating else self.base_dist.log_prob(self._interior).dtype
+        return self._interior.dtype if floating else self.base.log_prob(self._interior).dtype
 
     @property
     def device(self) -> torch.device:
@@ -223,12 +223,12 @@ class MollifiedExpFamily(TorchDistribution):
     @constraints.dependent_property
     def support(self) -> Any:
         """Support of the base, a torch constraint; a closed box where the base is uniform."""
-        return support_of(self.base_dist)
+        return support_of(self.base)
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]  # a property here, a class attribute in torch
         """Whether the base is finite and its points can be listed."""
-        return enumerate_base(self.base_dist) is not None
+        return enumerate_base(self.base) is not None
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Returns all values of a finite base.
@@ -242,7 +242,7 @@ class MollifiedExpFamily(TorchDistribution):
         Raises:
             NotImplementedError: the base is not finite.
         """
-        points = enumerate_base(self.base_dist)
+        points = enumerate_base(self.base)
         if points is None:
             raise NotImplementedError(f"{self!r} has no finite support to enumerate.")
         points = points.reshape((-1,) + (1,) * len(self.batch_shape))
@@ -263,7 +263,7 @@ class MollifiedExpFamily(TorchDistribution):
         return self._tilt(self._features(value))
 
     def _features(self, value: Tensor) -> Tensor:
-        return as_features(value, self.base_dist, self.dtype)
+        return as_features(value, self.base, self.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns the normalised log-density.
@@ -298,7 +298,7 @@ class MollifiedExpFamily(TorchDistribution):
         usable = inside & (finite.all(-1) if num_event_dims else finite)
         interior = torch.where(usable.unsqueeze(-1) if num_event_dims else usable, value, self._interior)
         log_ratio = self.tilt(interior) - self.log_normalizer.value
-        log_density = (self.base_dist.log_prob(interior).double() + log_ratio).to(self.dtype)
+        log_density = (self.base.log_prob(interior).double() + log_ratio).to(self.dtype)
         log_density = torch.where(usable, log_density, -torch.inf)
         return log_density.expand(batch_shape)
 
@@ -366,7 +366,7 @@ class MollifiedExpFamily(TorchDistribution):
             ValueError: an argument is out of its range.
         """
         return rejection_sample(
-            TorchSource(self.base_dist) if source is None else source,
+            TorchSource(self.base) if source is None else source,
             self.tilt,
             self.bounds,
             num_draws,
@@ -449,7 +449,7 @@ class MollifiedExpFamily(TorchDistribution):
 
     def _parts(self) -> DensityParts:
         return DensityParts(
-            self.base_dist,
+            self.base,
             self.statistics,
             self.natural_params,
             self.log_normalizer,
@@ -478,7 +478,7 @@ class MollifiedExpFamily(TorchDistribution):
 
     def __repr__(self) -> str:
         """Shows public facts alone."""
-        base: Any = self.base_dist
+        base: Any = self.base
         while isinstance(base, torch.distributions.Independent):
             base = base.base_dist
         name = type(base).__name__.removeprefix("Closed")

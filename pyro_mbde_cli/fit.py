@@ -97,7 +97,7 @@ class Recipe:
         delta, skew = self.delta, self.skew
         if self.method == RATIO:
             ratio = self._with_steps(DensityRatio(base, seed=seed, progress=progress))
-            plan_calibration(ratio.base_dist, self.epsilon, delta, skew)  # checks them before any table is read
+            plan_calibration(ratio.base, self.epsilon, delta, skew)  # checks them before any table is read
             return lambda table: ratio.fit(table).mollify(self.epsilon, delta, skew)
         calibration: dict[str, Any] = {"calibrated": True, "delta": delta} if delta != 0 else {}
         boosting = MBDE(

@@ -30,7 +30,7 @@ def quick_fit(table: Any, epsilon: float = EPSILON, base: Any = BASE, **options:
 
 def disguise(q: MollifiedExpFamily, kind: type[MollifiedExpFamily], **arguments: Any) -> MollifiedExpFamily:
     """The same density as another class, which overrides a part of it."""
-    return kind(q.base_dist, q.statistics, q.natural_params, q.log_normalizer, **arguments)
+    return kind(q.base, q.statistics, q.natural_params, q.log_normalizer, **arguments)
 
 
 def unbounded_boosting(table: Tensor) -> Any:
@@ -41,7 +41,7 @@ def unbounded_boosting(table: Tensor) -> Any:
 
 class _Unclamped(MollifiedExpFamily):
     def tilt(self, value: Tensor) -> Tensor:
-        return self.statistics.logits(as_features(value, self.base_dist, self.dtype)).double() @ self.natural_params
+        return self.statistics.logits(as_features(value, self.base, self.dtype)).double() @ self.natural_params
 
 
 def clamp_removed(table: Tensor) -> MollifiedExpFamily:
@@ -72,7 +72,7 @@ class _Float32Statistics(BoundedClassifiers):
 
 class _NoClampAfterwards(MollifiedExpFamily):
     def tilt(self, value: Tensor) -> Tensor:
-        statistics = self.statistics(as_features(value, self.base_dist, self.dtype))
+        statistics = self.statistics(as_features(value, self.base, self.dtype))
         return (statistics.double() * self.natural_params).sum(-1)
 
 
@@ -80,12 +80,12 @@ def float32_log_2(table: Tensor) -> MollifiedExpFamily:
     """Statistics above log 2 by what float32 rounds, 2e-9."""
     q = quick_fit(table)
     statistics = _Float32Statistics.from_state(q.statistics.config(), q.statistics.state_dict())
-    return _NoClampAfterwards(q.base_dist, statistics, q.natural_params, q.log_normalizer)
+    return _NoClampAfterwards(q.base, statistics, q.natural_params, q.log_normalizer)
 
 
 class _Float32Tilt(MollifiedExpFamily):
     def tilt(self, value: Tensor) -> Tensor:
-        statistics = self.statistics(as_features(value, self.base_dist, self.dtype))
+        statistics = self.statistics(as_features(value, self.base, self.dtype))
         return ((statistics * self.natural_params.float()).sum(-1) * 1.0000002).double()
 
 
@@ -97,7 +97,7 @@ def tilt_in_float32(table: Tensor) -> MollifiedExpFamily:
 class _WrongEnvelope(MollifiedExpFamily):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         size = 40 * torch.Size(sample_shape).numel()
-        proposals = self.base_dist.sample(torch.Size([size]))
+        proposals = self.base.sample(torch.Size([size]))
         log_acceptance = self.tilt(proposals) - (self.bounds.high - 0.3)
         return proposals[torch.rand(size).double() < log_acceptance.exp()][: size // 40]
 
@@ -112,9 +112,9 @@ def _uncertified(table: Tensor, log_normalizer: LogNormalizer | None) -> Mollifi
     bounds, certificate = Bounds(-0.3, 0.69), Certificate(0.005, 1e-9)
     arguments = {"bounds": bounds, "certificate": certificate}
     if log_normalizer is None:
-        phi = MollifiedExpFamily.normalized(q.base_dist, q.statistics, q.natural_params, bounds=bounds)
+        phi = MollifiedExpFamily.normalized(q.base, q.statistics, q.natural_params, bounds=bounds)
         log_normalizer = phi.log_normalizer
-    return MollifiedExpFamily(q.base_dist, q.statistics, q.natural_params, log_normalizer, **arguments)
+    return MollifiedExpFamily(q.base, q.statistics, q.natural_params, log_normalizer, **arguments)
 
 
 def calibration_without_certificate(table: Tensor) -> MollifiedExpFamily:

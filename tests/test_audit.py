@@ -247,7 +247,7 @@ def test_nan_and_vanishing_densities_are_infinite_losses() -> None:
     class Half:
         """Vanishes on one side, for one table."""
 
-        support, base_dist = BASE.support, BASE
+        support, base = BASE.support, BASE
 
         def __init__(self, sign: float) -> None:
             self.sign = sign
@@ -323,7 +323,7 @@ def test_bases_are_compared_by_what_they_are() -> None:
         """Lies over a base."""
 
         def __init__(self, base: Any) -> None:
-            self.base_dist = base
+            self.base = base
 
     assert same_base(Over(normal(2)), Over(normal(2)))
     assert not same_base(Over(normal(2)), Over(normal(3)))
@@ -395,7 +395,7 @@ class LogProbAlone:
 
 
 class TestStandardDistributions:
-    """What torch and Pyro call base_dist is a part of their own distributions, not a base that was tilted."""
+    """A distribution of torch or Pyro has no base that was tilted."""
 
     def quick(self, fit: Any, base: Any) -> AuditReport:
         return audit(fit, 1.0, base=base, num_pairs=2, num_draws=2000, seed=0, progress=False)

@@ -192,7 +192,7 @@ def test_save_load_and_convert(tight: LogRatio, tmp_path: Path) -> None:
 def test_draws_follow_the_density(tight: LogRatio) -> None:
     """The mean tilt over exact draws is its expectation under q, by weighting draws of the base."""
     density = tight.mollify(2.0)
-    points = density.base_dist.sample((200_000,))
+    points = density.base.sample((200_000,))
     weights = density.tilt(points).exp()
     expected = float((weights * density.tilt(points)).mean() / weights.mean())
     drawn = density.tilt(private_draws(density, 100_000, progress=False))

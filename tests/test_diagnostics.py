@@ -109,9 +109,9 @@ def test_chains_of_a_fitted_density() -> None:
     report = mixing_report(chains)
     assert report.checks[-1].outcome == "ok", report.failures
     assert len(report.deviations) == 43
-    base = by_hand(density.base_dist.sample(SHAPE), density)
+    base = by_hand(density.base.sample(SHAPE), density)
     assert mixing_report(base).checks[-1].outcome == "FAILED"
-    assert mixing_report(base, reference=density.base_dist).passed
+    assert mixing_report(base, reference=density.base).passed
 
 
 def test_exact_draws_of_several_sites() -> None:

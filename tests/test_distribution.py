@@ -72,8 +72,8 @@ class TestNormalisation:
     def test_integral_is_one(self, name: str) -> None:
         # Under the base, E[q/q0] = 1: an average over independent draws, gated on its own standard error.
         density = make_density(BASES[name](), num_draws=2**16)
-        value = density.base_dist.sample((200_000,))
-        ratio = (density.log_prob(value) - density.base_dist.log_prob(value)).double().exp()
+        value = density.base.sample((200_000,))
+        ratio = (density.log_prob(value) - density.base.log_prob(value)).double().exp()
         error = float(ratio.std() / math.sqrt(len(ratio))) + density.log_normalizer.standard_error
         assert abs(float(ratio.mean()) - 1) < 5 * error + 1e-6
 
@@ -148,7 +148,7 @@ class TestSupport:
             density.log_prob(beyond)
 
     def test_support_is_that_of_the_base(self, density: MollifiedExpFamily) -> None:
-        value = density.base_dist.sample((100,))
+        value = density.base.sample((100,))
         assert bool(density.support.check(value).all())
 
     @pytest.mark.parametrize("name", ["categorical", "bernoulli"])

@@ -239,7 +239,7 @@ def test_work_does_not_depend_on_the_table(monkeypatch: pytest.MonkeyPatch) -> N
             trace.append(("tilt", tuple(value.shape)))
             return tilt(value)
 
-        fixed_draws(Recorder(density.base_dist), record, density.bounds, 30, 81, max_batch=1000, on_draws=trace.append)
+        fixed_draws(Recorder(density.base), record, density.bounds, 30, 81, max_batch=1000, on_draws=trace.append)
         traces.append(trace)
     assert traces[0] == traces[1]
     proposed = sum(item[1] for item in traces[0] if isinstance(item, tuple) and item[0] == "propose")

@@ -72,7 +72,7 @@ def check(density: MollifiedExpFamily, epsilon: float, value: Tensor) -> None:
     assert claimed <= epsilon
     assert float(log_ratio.abs().max()) <= claimed / 2
     # in the density's own dtype, rounding of log q0 and log q comes on top
-    log_q, log_q0 = density.log_prob(value), density.base_dist.log_prob(value)
+    log_q, log_q0 = density.log_prob(value), density.base.log_prob(value)
     assert not bool(torch.isnan(log_q).any())
     rounding = 4 * torch.finfo(density.dtype).eps * (log_q0.abs().max() + 1)
     assert float((log_q - log_q0).abs().max()) <= claimed / 2 + float(rounding)

@@ -31,7 +31,7 @@ def test_the_bound_against_total_variation_on_a_grid(epsilon: float) -> None:
     """A density on a line, cut into 400 cells: from the worst start, at every step, the bound is never violated."""
     density = make_density(dist.Normal(0.0, 1.0), epsilon=epsilon, gain=10.0)
     points = torch.linspace(-4, 4, 400)
-    base = density.base_dist.log_prob(points).double().softmax(0)
+    base = density.base.log_prob(points).double().softmax(0)
     tilts = density.tilt(points)
     matrix, target = independence_matrix(base, tilts), target_of(base, tilts)
     law = torch.eye(400, dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_other_starts_are_not_covered() -> None:
 def test_last_states_have_the_law_they_should() -> None:
     density = make_density(dist.Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4])), epsilon=5.0, gain=10.0)
     points = torch.arange(4)
-    base = density.base_dist.log_prob(points).exp().double()
+    base = density.base.log_prob(points).exp().double()
     matrix = independence_matrix(base, density.tilt(points))
     num_draws = 40_000
     for num_steps in (0, 1, 3):

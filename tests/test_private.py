@@ -53,14 +53,14 @@ def test_they_follow_the_density(name: str) -> None:
 @pytest.mark.parametrize("name", INVERTED)
 def test_bases_with_an_inverse_do_not_touch_torchs_generator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     density = make_density(BASES[name]())
-    source = SystemSource(density.base_dist)
+    source = SystemSource(density.base)
 
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("torch's generator was used")
 
     monkeypatch.setattr(torch, "rand", refuse)
     monkeypatch.setattr(torch, "normal", refuse)
-    monkeypatch.setattr(density.base_dist, "sample", refuse)
+    monkeypatch.setattr(density.base, "sample", refuse)
     assert source.propose(7).shape == (7, *density.event_shape)
     assert source.uniforms(7).shape == (7,)
 

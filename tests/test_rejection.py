@@ -54,7 +54,7 @@ def test_fit_in_the_plane(name: str, epsilon: float) -> None:
     cells, inner = 12, 40
     uniforms = (torch.arange(cells * inner) + 0.5) / (cells * inner)
     points = torch.cartesian_prod(uniforms, uniforms)
-    base = density.base_dist.base_dist
+    base = density.base.base_dist
     value = base.icdf(points)
     weights = (density.tilt(value)).exp().reshape(cells, inner, cells, inner).mean((1, 3))
     expected = (weights / weights.sum()).flatten().numpy()
@@ -80,12 +80,12 @@ def test_draws_are_independent() -> None:
 
 def test_proposals_are_accepted_at_the_stated_rate() -> None:
     density = make_density(normal(2), epsilon=5.0, num_draws=2**16)
-    proposals = density.base_dist.sample((200_000,))
+    proposals = density.base.sample((200_000,))
     accepted = torch.rand(200_000, dtype=torch.float64) < (density.tilt(proposals) - density.bounds.high).exp()
     rate = float(accepted.double().mean())
     assert abs(rate - density.acceptance_rate) < 5 * math.sqrt(rate * (1 - rate) / 200_000)
     # one draw asked for with one proposal a batch takes 1 / rate of them on average
-    source = TorchSource(density.base_dist)
+    source = TorchSource(density.base)
     runs = [rejection_sample(source, density.tilt, density.bounds, 1) for _ in range(300)]
     counts = torch.tensor([run.num_proposals for run in runs])
     # batches of int(1.1 + 4 + 1) = 6: the number of batches is geometric with success 1 - (1 - rate)^6
@@ -98,7 +98,7 @@ def test_proposals_are_accepted_at_the_stated_rate() -> None:
 @pytest.mark.parametrize("acceptance_rate", ACCEPTANCE_RATES)
 def test_draws_do_not_depend_on_a_wrong_rate(acceptance_rate: float) -> None:
     density = make_density(normal(1), epsilon=5.0)
-    source = TorchSource(density.base_dist)
+    source = TorchSource(density.base)
     draws = rejection_sample(source, density.tilt, density.bounds, 4000, acceptance_rate=acceptance_rate).values
     reference = density.sample((4000,))
     assert stats.ks_2samp(draws[:, 0].numpy(), reference[:, 0].numpy()).pvalue > LEVEL

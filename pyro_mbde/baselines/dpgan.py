@@ -144,7 +144,7 @@ class DPGAN(PrivateTrainer["GeneratorDensity"]):
             on_step()
         self.accountant = steps.accountant
         return GeneratorDensity(
-            self.base_dist,
+            self.base,
             generator.requires_grad_(False).eval(),
             self.training.guarantee(),
             num_density_draws=self.num_density_draws,

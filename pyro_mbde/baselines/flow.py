@@ -111,7 +111,7 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
             steps.step(steps.sample(), torch.neg)
             on_step()
         self.accountant = steps.accountant
-        return FlowDensity(self.base_dist, cast("RealNVP", steps.result()), self.training.guarantee())
+        return FlowDensity(self.base, cast("RealNVP", steps.result()), self.training.guarantee())
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

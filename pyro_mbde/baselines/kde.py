@@ -133,7 +133,7 @@ class KDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = continuous_base(base)
+        self.base = continuous_base(base)
         self.bandwidth: float | str = (
             check_choice("bandwidth", bandwidth, RULES)
             if isinstance(bandwidth, str)
@@ -160,7 +160,7 @@ class KDE:
         """
         stats = require("scipy.stats")
         with seeded(self.seed):
-            rows = to_rows(data, self.base_dist, 10_000)
+            rows = to_rows(data, self.base, 10_000)
         flat = rows.double().reshape(len(rows), -1)
         remedy = "Leave out columns that others determine."
         if len(flat) <= flat.shape[1]:
@@ -169,7 +169,7 @@ class KDE:
             with np.errstate(all="ignore"):
                 estimate = stats.gaussian_kde(flat.T.numpy(), bw_method=self.bandwidth)
             covariance = torch.from_numpy(estimate.covariance).double()
-            return KDEDensity(flat, covariance, reference_draws(self.base_dist)[0])
+            return KDEDensity(flat, covariance, reference_draws(self.base)[0])
         except (ArithmeticError, ValueError, RuntimeError) as error:  # each library's own error of a singular matrix
             constraint = "vary in every direction, by amounts whose squares float64 holds"
             raise ValueError(f"data must {constraint}, got columns that do not. {remedy}") from error

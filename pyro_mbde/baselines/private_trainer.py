@@ -42,7 +42,7 @@ class PrivateTrainer(ABC, Generic[_Density]):
     def __init__(
         self, base: Distribution, training: PrivateTraining, *, num_samples: int, seed: int | None, progress: bool
     ) -> None:
-        self.base_dist = continuous_base(base)
+        self.base = continuous_base(base)
         self.training = training
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
@@ -70,8 +70,8 @@ class PrivateTrainer(ABC, Generic[_Density]):
         num_steps = self.training.num_steps
         bar = tqdm(total=num_steps, desc=self._description, unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_network_rows(data, self.base_dist, self.num_samples)
-            loc, scale = (part.to(rows) for part in base_spread(self.base_dist))
+            rows = to_network_rows(data, self.base, self.num_samples)
+            loc, scale = (part.to(rows) for part in base_spread(self.base))
             return self._train((rows - loc) / scale, bar.update)
 
     @abstractmethod

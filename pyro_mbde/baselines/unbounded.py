@@ -76,7 +76,7 @@ class UnboundedDensity(FittedDensity):
     def __init__(
         self, base: Distribution, networks: BoundedClassifiers, natural_params: Tensor, box: Box, rows: Tensor
     ) -> None:
-        self.base_dist, self.natural_params = base, natural_params
+        self.base, self.natural_params = base, natural_params
         self.networks = networks.requires_grad_(False).eval()
         self.log_normalizer = 0.0
         super().__init__(support_of(base), reference_draws(base)[0], GroupGuarantee(math.inf), chunk=_CHUNK)
@@ -122,7 +122,7 @@ class UnboundedDensity(FittedDensity):
         values = rows.to(self.dtype).reshape(-1, *self.event_shape)
         inside: Tensor = self._support.check(values)
         mask = inside.reshape(-1, *(1,) * len(self.event_shape))
-        log_base: Tensor = self.base_dist.log_prob(torch.where(mask, values, self._interior)).double()
+        log_base: Tensor = self.base.log_prob(torch.where(mask, values, self._interior)).double()
         return torch.where(inside, log_base, -torch.inf)
 
     def _log_density(self, rows: Tensor) -> Tensor:
@@ -203,8 +203,8 @@ class UnboundedMBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = continuous_base(base)
-        if self.base_dist.event_shape.numel() > 2:
+        self.base = continuous_base(base)
+        if self.base.event_shape.numel() > 2:
             raise ValueError(message("base", "be of one or two dimensions", base))
         self.epsilon = check_positive("epsilon", epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
@@ -235,10 +235,10 @@ class UnboundedMBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="UnboundedMBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base_dist, self.num_samples)
-            spread = base_spread(self.base_dist)
+            positives = to_network_rows(data, self.base, self.num_samples)
+            spread = base_spread(self.base)
             shape = torch.Size([self.num_samples])
-            source: Distribution = self.base_dist
+            source: Distribution = self.base
             classifiers: list[BoundedClassifiers] = []
             for index in range(self.num_rounds):
                 negatives = source.sample(shape).reshape(self.num_samples, -1).to(positives)
@@ -246,7 +246,7 @@ class UnboundedMBDE:
                 classifiers.append(hypothesis.classifier)
                 networks = BoundedClassifiers.stack(classifiers)
                 source = density = UnboundedDensity(
-                    self.base_dist, networks, natural_params[: index + 1], self.box, positives
+                    self.base, networks, natural_params[: index + 1], self.box, positives
                 )
         return density
 

@@ -132,7 +132,7 @@ def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily, num_star
     def log_ratio(x: Tensor) -> Tensor:
         return q.tilt(x) - other.tilt(x) - (q.log_normalizer.value - other.log_normalizer.value)
 
-    starts = q.base_dist.sample(torch.Size([num_starts]))
+    starts = q.base.sample(torch.Size([num_starts]))
     largest = float(log_ratio(starts).abs().max())
     x = starts[log_ratio(starts).abs().topk(64).indices].clone().requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.02)

@@ -36,9 +36,8 @@ class Suspicion(NamedTuple):
 
 
 def base_of(density: Any) -> Any:
-    """The base that a density tilts, or None: what torch's and Pyro's own distributions call so is a part of them."""
-    own = type(density).__module__.partition(".")[0] in ("torch", "pyro")
-    return None if own else getattr(density, "base_dist", None)
+    """The base that a density tilts, or None."""
+    return getattr(density, "base", None)
 
 
 def same_base(first: Any, second: Any) -> bool:
@@ -119,7 +118,7 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
                 f"x = {describe(values[worst.indices])}"
             )
             findings.append(Finding("tilt", FAULT, text, float(worst.values)))
-    log_base = in_chunks(density.base_dist.log_prob, values).double()
+    log_base = in_chunks(density.base.log_prob, values).double()
     expected = log_base + in_chunks(lambda part: log_ratio_to_base(density, part), values)
     rounding = 8 * torch.finfo(log_density.dtype).eps * (1 + log_base.abs())
     apart = torch.where(torch.isfinite(expected), (log_density.double() - expected).abs() - rounding, 0.0)

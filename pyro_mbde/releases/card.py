@@ -126,8 +126,8 @@ def make_card(
         "does_not_promise": _limits(draws),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
-            "base": _plain(encode(q.base_dist)),
-            "base_text": base_text(q.base_dist),
+            "base": _plain(encode(q.base)),
+            "base_text": base_text(q.base),
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
             "tilt_width": bounds.width,

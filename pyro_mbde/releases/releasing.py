@@ -209,7 +209,7 @@ def _describe_draws(
 ) -> dict[str, Any]:
     if seed is not None:
         randomness = "a fixed seed, for a test: not private"
-    elif draws_by_inversion(q.base_dist):
+    elif draws_by_inversion(q.base):
         randomness = "the operating system's cryptographic generator"
     else:
         randomness = (

@@ -108,11 +108,11 @@ def _fingerprint(q: MollifiedExpFamily) -> str | None:
 
 def _scores(q: MollifiedExpFamily, data: Any) -> dict[str, Any]:
     """Average log-densities of the rows; those outside the support, where there is none, are counted apart."""
-    rows = to_rows(data, q.base_dist, 10_000)
+    rows = to_rows(data, q.base, 10_000)
     support: Any = q.support
     inside = support.check(rows)
     with torch.no_grad():
-        density, base = q.log_prob(rows[inside]).double(), q.base_dist.log_prob(rows[inside]).double()
+        density, base = q.log_prob(rows[inside]).double(), q.base.log_prob(rows[inside]).double()
     gain = density - base
     num_rows = len(gain)
     return {

@@ -127,7 +127,7 @@ class IndependenceSampler(MCMCKernel):
         self.q = q
         self.num_chains = check_count("num_chains", num_chains)
         self.transforms: dict[str, Any] = {}
-        self._source = TorchSource(q.base_dist)
+        self._source = TorchSource(q.base)
         self._initial_params: Params | None = None
         self._steps_before = 0
         super().__init__()
@@ -171,7 +171,7 @@ class IndependenceSampler(MCMCKernel):
     def stats(self) -> dict[str, Tensor]:
         """Returns what is known of the last step, each of shape ``(num_chains,)``."""
         bound = total_variation_bound(self.q.bounds, self._steps_before + self._t)
-        base: Any = self.q.base_dist
+        base: Any = self.q.base
         return {
             "lp": base.log_prob(self._state.values) + self._state.tilts - self.q.log_normalizer.value,
             "acceptance_rate": self.accept_prob,

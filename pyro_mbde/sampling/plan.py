@@ -51,7 +51,7 @@ class Sampling:
         """Starts with a leading dimension of chains."""
         if self.target is not None:
             return self.target.starts(num_chains)
-        base: Any = cast("MollifiedExpFamily", self.density).base_dist
+        base: Any = cast("MollifiedExpFamily", self.density).base
         return {"x": base.sample(torch.Size([num_chains]))}
 
     def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:

@@ -121,7 +121,7 @@ def exact_posterior(
 
     Args:
         q: the fitted density, prior of one latent; empty batch shape.
-        base_posterior: posterior of the latent under ``q.base_dist``; empty batch shape, q's event shape, and its draws
+        base_posterior: posterior of the latent under ``q.base``; empty batch shape, q's event shape, and its draws
             in q's support. Networks are converted to its dtype and device.
         log_likelihood: :math:`\log L(y \mid z)`, mapping latents of shape ``(n, *event_shape)`` to ``(n,)``. Where it
             is given, the base posterior is checked to be the base times it, up to a constant.
@@ -181,7 +181,7 @@ def exact_posterior(
             validate_args=validate_args,
         )
         density.log_normalizer = estimate_log_normalizer(
-            density.tilt, density.base_dist, density.bounds, num_draws=num_draws
+            density.tilt, density.base, density.bounds, num_draws=num_draws
         )
     return density
 
@@ -200,14 +200,14 @@ def _check_likelihood(
     """Raises if log q0 + log L - log (base posterior) is not the same number wherever there is prior or posterior."""
     if not callable(log_likelihood):
         raise TypeError(message("log_likelihood", "be a function of the latent", log_likelihood))
-    prior_draws = reference_draws(q.base_dist).to(draws)
+    prior_draws = reference_draws(q.base).to(draws)
     draws = torch.cat([draws, prior_draws])
     likelihoods = torch.as_tensor(log_likelihood(draws))
     if likelihoods.shape != draws.shape[:1]:
         constraint = f"map latents of shape {tuple(draws.shape)} to {tuple(draws.shape[:1])}"
         raise ValueError(message("log_likelihood", constraint, tuple(likelihoods.shape)))
     prior = draws.to(q.device, q.dtype) if draws.is_floating_point() else draws.to(q.device)
-    terms = [log_prob.double().cpu() for log_prob in (q.base_dist.log_prob(prior), likelihoods, base.log_prob(draws))]
+    terms = [log_prob.double().cpu() for log_prob in (q.base.log_prob(prior), likelihoods, base.log_prob(draws))]
     # Both may be without density, where the likelihood is 0.
     nowhere = torch.isneginf(terms[0] + terms[1]) & torch.isneginf(terms[2])
     terms = [term[~nowhere] for term in terms]

@@ -36,11 +36,11 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
         raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
     if check_seed(seed) is None:
         with system_generator():
-            yield SystemSource(q.base_dist)
+            yield SystemSource(q.base)
         return
     warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=4)
     with seeded(seed):
-        yield TorchSource(q.base_dist)
+        yield TorchSource(q.base)
 
 
 def check_private_draws(q: MollifiedExpFamily, num_draws: int, constant_time: bool) -> int:

@@ -187,7 +187,7 @@ def density_target(density: Distribution) -> Target:
         raise ValueError(message("model", "have an empty batch shape", tuple(density.batch_shape)))
     check_not_circular(density, "model")
     fitted = density if isinstance(density, MollifiedExpFamily) else None
-    base: Any = density if fitted is None else fitted.base_dist
+    base: Any = density if fitted is None else fitted.base
     transform: Any = biject_to(support)
     unconstrained = transform.inv(reference_draws(base))
     flat = spread_of_draws(unconstrained.reshape(len(unconstrained), -1))
@@ -219,8 +219,13 @@ def density_target(density: Distribution) -> Target:
 
 def check_not_circular(distribution: Any, name: str) -> None:
     """Raises for distributions of angles: their densities repeat, so that they are improper on the real line."""
-    while hasattr(distribution, "base_dist") and not isinstance(distribution, TransformedDistribution):
-        distribution = distribution.base_dist
+    while not isinstance(distribution, TransformedDistribution):
+        if isinstance(distribution, MollifiedExpFamily):
+            distribution = distribution.base
+        elif hasattr(distribution, "base_dist"):
+            distribution = distribution.base_dist
+        else:
+            break
     if type(distribution).__name__ in _CIRCULAR:
         remedy = "Draw from it exactly, or use a transformed normal in its place."
         raise ValueError(message(name, "not be an angle for a Markov chain", type(distribution).__name__, remedy))

@@ -66,7 +66,7 @@ class DensityRatio:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
+        self.base = prepare_base(base)
         self._given_base = base  # whose parameters may lie in the table's own memory
         if weak_learner is None:
             weak_learner = WeakLearner(
@@ -107,21 +107,21 @@ class DensityRatio:
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base_dist, self.num_samples)
+            positives = to_network_rows(data, self.base, self.num_samples)
             warn_of_leaks(self._given_base, data, positives)
 
             def fresh_negatives(num_draws: int) -> Tensor:
-                draws = self.base_dist.sample(torch.Size([num_draws]))
-                return as_features(draws, self.base_dist, positives.dtype)
+                draws = self.base.sample(torch.Size([num_draws]))
+                return as_features(draws, self.base, positives.dtype)
 
             hypothesis = self.weak_learner.fit(
                 positives,
                 fresh_negatives,
-                base_spread(self.base_dist),
+                base_spread(self.base),
                 num_classifiers=self.ensemble_size,
                 on_step=bar.update,
             )
-            return LogRatio(self.base_dist, hypothesis.classifier, progress=self.progress)
+            return LogRatio(self.base, hypothesis.classifier, progress=self.progress)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -142,10 +142,10 @@ class LogRatio:
     """
 
     def __init__(self, base: Distribution, networks: BoundedClassifiers, *, progress: bool = True) -> None:
-        self.base_dist = prepare_base(base)
+        self.base = prepare_base(base)
         # Nobody's to change: scores of it are kept, and certificates rest on them.
         self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
-        self._scores = BaseScores(self.base_dist, self.log_ratio, progress=progress)
+        self._scores = BaseScores(self.base, self.log_ratio, progress=progress)
 
     def log_ratio(self, value: Tensor) -> Tensor:
         """Returns the estimate of log p/q0, unbounded, in nats. Not private.
@@ -156,7 +156,7 @@ class LogRatio:
         Returns:
             float64 tensor of shape ``(...)``.
         """
-        return mean_logit(self._networks, as_features(value, self.base_dist, self._networks.loc.dtype))
+        return mean_logit(self._networks, as_features(value, self.base, self._networks.loc.dtype))
 
     def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
@@ -199,7 +199,7 @@ class LogRatio:
             >>> round(guarantee.epsilon, 6), guarantee.delta, guarantee.log_ratio_range > 1.9
             (1.0, 1e-09, True)
         """
-        bounds, certificate = plan_calibration(self.base_dist, epsilon, delta, skew)
+        bounds, certificate = plan_calibration(self.base, epsilon, delta, skew)
         with single_thread(), with_gradients():
             placement = self._scores.place(bounds, certificate)
             return self._density(placement, bounds, certificate)
@@ -208,7 +208,7 @@ class LogRatio:
         # One statistic in [-log 2, log 2], centred: theta c = clip(u - s, lo, hi) - (lo + hi)/2.
         middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
         return MollifiedExpFamily(
-            self.base_dist,
+            self.base,
             ClippedRatio(self._networks, placement.shift + middle, theta),
             torch.tensor([theta], dtype=torch.float64),
             placement.log_normalizer,
@@ -220,4 +220,4 @@ class LogRatio:
 
     def __repr__(self) -> str:
         """Shows that it is not private."""
-        return f"LogRatio(not private, event_shape={tuple(self.base_dist.event_shape)})"
+        return f"LogRatio(not private, event_shape={tuple(self.base.event_shape)})"

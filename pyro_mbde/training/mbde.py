@@ -167,7 +167,7 @@ class MBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base_dist = prepare_base(base)
+        self.base = prepare_base(base)
         self._given_base = base  # whose parameters may lie in the table's own memory
         self.epsilon = check_epsilon(epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
@@ -177,7 +177,7 @@ class MBDE:
         self.schedule = check_choice("schedule", schedule, tuple(SCHEDULES))
         self.sharpen = check_flag("sharpen", sharpen)
         self.sampler = check_choice("sampler", sampler, SAMPLERS)
-        support: Any = self.base_dist.support
+        support: Any = self.base.support
         if support.is_discrete and sampler != "rejection":
             raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
         self.calibrated = check_flag("calibrated", calibrated)
@@ -274,9 +274,9 @@ class MBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base_dist, self.num_samples)
+            positives = to_network_rows(data, self.base, self.num_samples)
             warn_of_leaks(self._given_base, data, positives)
-            spread = base_spread(self.base_dist)
+            spread = base_spread(self.base)
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
             density: MollifiedExpFamily | None = None
@@ -315,7 +315,7 @@ class MBDE:
         """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
         schedule = SCHEDULES[self.schedule]
         if self.calibrated:
-            bounds, certificate = plan_calibration(self.base_dist, self.epsilon, self.delta, self.skew)
+            bounds, certificate = plan_calibration(self.base, self.epsilon, self.delta, self.skew)
             # A schedule for epsilon makes |f| at most epsilon/4. Let f reach 2R here, and 2 nats at least, as far as
             # theta_t <= 1 allows, so that it spans the interval wherever that comes to lie: the bounds, not theta, hold
             # a calibrated tilt. Rounds too few for that need no certificate: the a-priori guarantee is the better one.
@@ -329,21 +329,21 @@ class MBDE:
     ) -> MollifiedExpFamily:
         """Q_t to draw the next round's negatives from. Its phi only sizes batches: a rough one will do."""
         if plan is None:
-            return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, num_draws=2**10)
+            return MollifiedExpFamily.normalized(self.base, statistics, natural_params, num_draws=2**10)
         # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
         # are.
         bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
         with torch.no_grad():
-            scores = self._score(statistics, natural_params)(quasi_draws(self.base_dist, _NUM_PLACING_DRAWS))
+            scores = self._score(statistics, natural_params)(quasi_draws(self.base, _NUM_PLACING_DRAWS))
         shift = project(scores, torch.zeros_like(scores), bounds)
         return MollifiedExpFamily(
-            self.base_dist, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
+            self.base, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
         )
 
     def _score(self, statistics: BoundedClassifiers, natural_params: Tensor) -> Callable[[Tensor], Tensor]:
         """The sum <theta, c>, to be shifted and clipped: computed as the density itself does."""
         tilt = Tilt(statistics, natural_params, device=statistics.loc.device)
-        return lambda value: tilt(as_features(value, self.base_dist, statistics.loc.dtype))
+        return lambda value: tilt(as_features(value, self.base, statistics.loc.dtype))
 
     def _finish(
         self,
@@ -355,18 +355,18 @@ class MBDE:
         """Fits theta anew if asked to, then normalises or calibrates."""
         bounds = tilt_bounds(natural_params)  # of the public theta
         if self.reweighted:
-            draws = quasi_draws(self.base_dist, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
+            draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
             with torch.no_grad():
                 c_p, c_q = statistics(positives), statistics(draws.to(positives))
             natural_params = reweight(c_p, c_q, natural_params)
         if plan is None:
-            return MollifiedExpFamily.normalized(self.base_dist, statistics, natural_params, bounds=bounds)
+            return MollifiedExpFamily.normalized(self.base, statistics, natural_params, bounds=bounds)
         bounds, certificate = plan
 
         score = self._score(statistics, natural_params)
-        placement = BaseScores(self.base_dist, score, progress=self.progress).place(bounds, certificate)
+        placement = BaseScores(self.base, score, progress=self.progress).place(bounds, certificate)
         return MollifiedExpFamily(
-            self.base_dist,
+            self.base,
             statistics,
             natural_params,
             placement.log_normalizer,
@@ -387,7 +387,7 @@ class MBDE:
         """Draws from Q_{t-1}; from Q0 before the first round."""
         shape = torch.Size([self.num_samples])
         if density is None:
-            return self.base_dist.sample(shape)
+            return self.base.sample(shape)
         if self.sampler == "rejection":
             return density.sample(shape)
         chains = run_mcmc(
