@@ -74,9 +74,12 @@ def open_command(
     The ledger is made if there is none. Epsilon, delta and rule cannot be changed: choose them before anything is
     drawn. One table should have one account.
     """
+    from pyro_mbde.privacy.advice import advise
+
     with open_ledger(ledger, create=True) as opened:
         account = opened.open_account(name, epsilon, delta, rule=rule, certificate_delta=certificate_delta)
         document = {**_describe(account), "head": opened.head()}
+    document["advice"] = console.notes(advise(account.epsilon))
     if rule == "pure" and not delta:
         console.note("Delta is 0, so that only models fitted with --delta 0 can be charged to this account.")
     console.answer(
@@ -168,6 +171,7 @@ def plan_command(
 ) -> None:
     """Tell how much each of several rows may cost within a total, and how to fit and which account to open for that."""
     from pyro_mbde import epsilon_per_draw
+    from pyro_mbde.privacy.advice import advise
 
     budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
     total = budget.total
@@ -177,6 +181,9 @@ def plan_command(
     if budget.account_rule != "pure":
         account += f" --certificate-delta {budget.delta!r}"
     document = {**asdict(budget), "num_draws": num_draws, "fit_options": options, "account_options": account}
+    document["advice"] = console.notes(
+        advise(epsilon, row=budget.epsilon, skew=budget.skew, calibrated=budget.form == "calibrated")
+    )
     text = aligned(
         [
             ("one row", f"epsilon {budget.epsilon:.6g}, {budget.form}"),

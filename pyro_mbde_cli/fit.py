@@ -197,6 +197,7 @@ def fit_command(
     check_output(output, force=force)
     if output.exists() and any(source is not None and output.samefile(source) for source in (table, schema)):
         raise click.UsageError(f"'--output' names {output}, which the model is made from.", ctx)
+    from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
 
     columns = find_schema(ctx, schema)
@@ -214,6 +215,7 @@ def fit_command(
         "recipe": asdict(recipe),
         "guarantee": asdict(guarantee),
         "columns": columns.to_dict()["columns"],
+        "advice": console.notes(advise(row=recipe.epsilon, skew=recipe.skew or 0.5, calibrated=bool(recipe.delta))),
     }
     certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
     console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}")

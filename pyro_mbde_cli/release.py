@@ -61,6 +61,7 @@ def release_command(
     goes a card that says what is guaranteed, as .card.json and .card.html; none of the three may be there already. Rows
     and card are public, and so is all that this command says. Rows that are paid for and cannot be written are printed.
     """
+    from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)
@@ -88,7 +89,7 @@ def release_command(
                 rows = json.loads(unwritten.rows.to_json(orient="records"))
                 console.answer({"rows": rows, "card": unwritten.card}, unwritten.rows.to_csv(index=False).rstrip("\n"))
             raise
-    standing = released.card["account"]
+    standing, density = released.card["account"], released.card["density"]
     spent = standing["spent"]
     document = {
         "rows": output,
@@ -96,6 +97,14 @@ def release_command(
         "card": released.card,
         "charge": {"number": released.charge.number, "when": released.charge.when, "purpose": purpose},
         "account": standing,
+        "advice": console.notes(
+            advise(
+                standing["epsilon"],
+                row=released.card["guarantee_of_one_row"]["epsilon"],
+                skew=density["skew"],
+                calibrated=density["form"] == "calibrated",
+            )
+        ),
     }
     noun = "row" if num_draws == 1 else "rows"
     text = (

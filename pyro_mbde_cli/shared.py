@@ -49,6 +49,12 @@ class Console:
         if not self.quiet:
             click.echo(text, err=True)
 
+    def notes(self, texts: list[str]) -> list[str]:
+        """Says each of several things beside the answer, and returns them for the answer as JSON."""
+        for text in texts:
+            self.note(text)
+        return texts
+
     def warn(self, text: str) -> None:
         """Says something that matters also to who wants quiet."""
         click.echo(f"Warning: {text}", err=True)

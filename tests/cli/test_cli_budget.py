@@ -17,9 +17,9 @@ class TestBudget:
         run("budget", "open", "clinic", "--epsilon", 5, "--delta", 1e-6)
 
     def test_open(self, run: Run) -> None:
-        result = run("budget", "open", "survey", "--epsilon", 8, "--delta", 1e-6, "--rule", "zcdp", "--json")
+        result = run("budget", "open", "survey", "--epsilon", 3, "--delta", 1e-6, "--rule", "zcdp", "--json")
         document = json.loads(result.stdout)
-        assert (document["rule"], document["epsilon"], len(document["head"])) == ("zcdp", 8.0, 64)
+        assert (document["rule"], document["epsilon"], len(document["head"])) == ("zcdp", 3.0, 64)
         assert result.stderr == ""
         result = run("budget", "open", "small", "--epsilon", 1)
         assert result.stdout == "opened small: epsilon 1, delta 0, rule pure\n"

@@ -30,7 +30,8 @@ class TestRelease:
             "2 rows in rows.csv, what is guaranteed in rows.card.json and .card.html beside it\n"
             "entry 2 of the ledger, charged to clinic: epsilon 2 of 5 spent, delta 0 of 1e-06\n"
         )
-        assert result.stderr == ""
+        assert result.stderr.startswith("A total epsilon of 5 is a weak promise")
+        assert result.stderr.count("\n") == 1
         rows = pd.read_csv("rows.csv")
         assert list(rows) == ["age", "visits"]
         assert rows["visits"].dtype == np.int64

@@ -1,0 +1,118 @@
+"""Plain words on public numbers: when a total is weak, and when rows will look like the base."""
+
+from __future__ import annotations
+
+import math
+
+from pyro_mbde._runtime import check_number
+
+#: From this total on a promise is called weak: e^4 = 55, so that even odds on which of two tables it is can become 98
+#: to 2. At 3 they can become 95 to 5, at 1 they stay at 73 to 27.
+WEAK_EPSILON = 4.0
+
+#: Rows are said to look like the base where at least nine in ten of them could as well be draws of it, whatever the
+#: table: below epsilon 0.48 at skew 0.3. The best rows at 0.3, 0.5, 1 and 2 close 10, 17, 30 and 52 per cent of the
+#: distance (total variation) from N(0, 1) to N(1, 1/2), and 11, 18, 33 and 55 per cent of that to an even mixture of
+#: N(-1, 0.3) and N(1, 0.3).
+LOOKS_LIKE_BASE = 0.1
+
+#: Odds above this are told as a power of ten.
+_LARGEST_ODDS = 1e6
+
+
+def advise(
+    total: float | None = None, *, row: float | None = None, skew: float = 0.5, calibrated: bool = True
+) -> list[str]:
+    """Returns what a privacy expert would say of an epsilon, in a sentence for each remark; none where there is none.
+
+    Privacy:
+        Public: it depends on nothing but its arguments, which are public.
+
+    Args:
+        total: epsilon of all rows together, in nats, above 0; ``None`` where it is not known.
+        row: epsilon of one row, in nats, above 0; ``None`` where it is not known.
+        skew: of the density, in (0, 1).
+        calibrated: whether its guarantee is calibrated, or a priori.
+
+    Raises:
+        TypeError: a number is none.
+        ValueError: a number is out of its range.
+
+    Example:
+        >>> advise(2.0, row=0.5, skew=0.3)
+        []
+        >>> for remark in advise(10.0, row=0.1, skew=0.3):
+        ...     print(remark)
+        A total epsilon of 10 is a weak promise: even odds on which of two tables the rows come from can become 22,026
+        to 1. Totals of 1 to 3 can be defended.
+        At epsilon 0.1 a row the rows will look like the public base: whatever the table, at least 97 in 100 could as
+        well have been drawn from the base. Fewer rows, or a base that is closer to such tables, would show more.
+    """
+    remarks = []
+    if total is not None and _check(total, "total") >= WEAK_EPSILON:
+        remarks.append(f"A total epsilon of {total:g} is a weak promise: {_odds('the rows come', total)}")
+    if row is not None and total is None and _check(row, "row") >= WEAK_EPSILON:
+        remarks.append(f"Epsilon {row:g} for a single row is a weak promise: {_odds('it comes', row)}")
+    if row is not None:
+        distance = distance_from_base(row, skew, calibrated=calibrated)
+        if distance < LOOKS_LIKE_BASE:
+            remarks.append(
+                f"At epsilon {row:.4g} a row the rows will look like the public base: whatever the table, at least "
+                f"{math.floor(100 * (1 - distance))} in 100 could as well have been drawn from the base. Fewer rows, "
+                f"or a base that is closer to such tables, would show more."
+            )
+    return remarks
+
+
+def distance_from_base(epsilon: float, skew: float = 0.5, *, calibrated: bool = True) -> float:
+    r"""Returns the largest total variation between the base and any density of a guarantee.
+
+    That is the largest share of rows that a table can change: the others could as well be draws of the base.
+
+    .. math::
+        \mathrm{TV}(q, q_0) \le \frac{(1 - a)(b - 1)}{b - a}, \quad
+        a = e^{-\text{skew}\,\epsilon},\; b = a e^{\epsilon}
+
+    for a calibrated density, whose :math:`q / q_0` lies in [a, b] with mean 1 under the base: total variation is the
+    mean of a convex function of it, so that it is largest where the ratio is a or b alone. A priori the ratio of any
+    two values of :math:`q / q_0` is at most :math:`e^{\epsilon / 2}`, wherever they lie, and the bound is
+    :math:`\tanh(\epsilon / 8)`.
+
+    Privacy:
+        Public.
+
+    Args:
+        epsilon: of one row, in nats, above 0.
+        skew: of a calibrated density, in (0, 1).
+        calibrated: whether the guarantee is calibrated, or a priori.
+
+    Raises:
+        TypeError: a number is none.
+        ValueError: a number is out of its range.
+
+    Example:
+        >>> round(distance_from_base(0.5, 0.3), 3), round(distance_from_base(0.5, calibrated=False), 3)
+        (0.105, 0.062)
+    """
+    epsilon = _check(epsilon, "epsilon")
+    skew = check_number("skew", skew, "be in (0, 1)", lambda value: 0 < value < 1)
+    if not calibrated:
+        return math.tanh(epsilon / 8)
+    # (1 - a)(b - 1)/(b - a), with numerator and denominator divided by b: no overflow for a large epsilon.
+    below, above = -math.expm1(-skew * epsilon), -math.expm1(-(1 - skew) * epsilon)
+    return below * above / -math.expm1(-epsilon)
+
+
+def _check(value: float, name: str) -> float:
+    return check_number(name, value, "be above 0, in nats", lambda number: number > 0)
+
+
+def _odds(subject: str, epsilon: float) -> str:
+    """What becomes of even odds on which of two tables it is."""
+    if math.isinf(epsilon):
+        become = "certainty"
+    elif epsilon > math.log(_LARGEST_ODDS):
+        become = f"10^{math.floor(epsilon / math.log(10))} to 1"
+    else:
+        become = f"{math.exp(epsilon):,.0f} to 1"
+    return f"even odds on which of two tables {subject} from can become {become}. Totals of 1 to 3 can be defended."

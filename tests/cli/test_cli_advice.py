@@ -1,0 +1,56 @@
+"""What the commands say of an epsilon, on public numbers alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_words import FIT, RELEASE, Run
+from densities import make_density
+
+from pyro_mbde import Schema
+from pyro_mbde.tables.files import TableModel
+
+WEAK = "is a weak promise"
+BASE = "will look like the public base"
+OPEN = ("budget", "open", "clinic", "--delta", 1e-6, "--ledger", "budget.db", "--epsilon")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*OPEN, 2), []),
+        ((*OPEN, 4), [WEAK]),
+        (("budget", "plan", "--epsilon", 2, "--num-draws", 4), [BASE]),  # a priori, half as wide
+        (("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--delta", 1e-6), []),
+        (("budget", "plan", "--epsilon", 10, "--num-draws", 4, "--delta", 1e-6), [WEAK]),
+        (("budget", "plan", "--epsilon", 10, "--num-draws", 500, "--delta", 1e-6), [WEAK, BASE]),
+        (FIT, []),
+        ((*FIT, "--epsilon", 5), [WEAK]),
+        ((*FIT, "--epsilon", 0.4), [BASE]),
+        ((*FIT, "--epsilon", 0.5, "--delta", 0), [BASE]),
+        ((*FIT, "--epsilon", 0.5, "--method", "mbde-paper", "--rounds", 1), [BASE]),
+    ],
+)
+def test_advice(words: tuple[object, ...], said: list[str], run: Run) -> None:
+    result = run(*words, "--json")
+    remarks = json.loads(result.stdout)["advice"]
+    assert all(text in remark for text, remark in zip(said, remarks, strict=True))
+    assert [text for text in (WEAK, BASE) if text in result.stderr] == said
+
+
+def test_quiet(run: Run) -> None:
+    assert run(*OPEN, 10, "--quiet").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("total", "row", "said"), [(3, 1.0, []), (3, 0.5, [BASE]), (6, 0.5, [WEAK, BASE])]
+)  # a priori, as far from the base as 0.25 calibrated
+def test_advice_on_a_release(total: float, row: float, said: list[str], run: Run) -> None:
+    schema = Schema.from_toml("schema.toml")
+    TableModel(make_density(schema.base(), epsilon=row), schema).save("model.pt")
+    run(*OPEN, total)
+    result = run(*RELEASE, "--json")
+    remarks = json.loads(result.stdout)["advice"]
+    assert [text for text in (WEAK, BASE) for remark in remarks if text in remark] == said
+    assert result.stderr == "".join(f"{remark}\n" for remark in remarks)
