@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import matplotlib.pyplot as plt
 import pandas as pd
 import pyro
 import pyro.distributions as dist
@@ -30,6 +29,10 @@ import torch
 from torch import Tensor
 
 from pyro_mbde import Chains, DensityRatio, MollifiedExpFamily, run_mcmc
+from pyro_mbde.pictures import new_figure, write_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE = Path(__file__).parent / "data" / "randhie.csv"
 
@@ -140,9 +143,10 @@ def check_chains(chains: Chains, posterior: Posterior, log_odds: Tensor) -> pd.D
     return pd.DataFrame.from_dict(checked, orient="index", columns=["NUTS", "MCSE", "quadrature", "off by (MCSEs)"])
 
 
-def draw_picture(survey: Survey, q: MollifiedExpFamily, posteriors: dict[str, Posterior], chains: Chains) -> plt.Figure:
+def draw_picture(survey: Survey, q: MollifiedExpFamily, posteriors: dict[str, Posterior], chains: Chains) -> Figure:
     """Shows the survey, the posterior of w and every row's probability."""
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14.5, 4.8), layout="constrained")
+    figure = new_figure(14.5, 4.8)
+    left, middle, right = figure.subplots(1, 3)
     of_base, of_q = posteriors["public base"], posteriors["private density q"]
 
     axes = [torch.linspace(float(low), float(high), 121) for low, high in zip(LOW, HIGH, strict=True)]
@@ -241,8 +245,7 @@ def main(epsilon: float, num_samples: int, output: Path) -> None:
     )
     output.mkdir(parents=True, exist_ok=True)
     figure = draw_picture(survey, q, posteriors, chains)
-    figure.savefig(output / "contaminated_survey.png", dpi=130)
-    plt.close(figure)
+    write_picture(figure, output / "contaminated_survey.png", dpi=130)
     click.echo(f"\n  picture: {output / 'contaminated_survey.png'}")
 
 

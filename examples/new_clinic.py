@@ -19,10 +19,9 @@ Run it with ``python examples/new_clinic.py``.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pyro
@@ -31,7 +30,11 @@ import torch
 from torch import Tensor
 
 from pyro_mbde import Chains, DensityRatio, run_mcmc
+from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.sampling.posterior import posterior_guarantee
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE = Path(__file__).parent / "data" / "randhie.csv"
 
@@ -161,11 +164,10 @@ def average_errors(
 
 def draw_picture(
     cohort: Tensor, log_priors: dict[str, Tensor], clinic: Clinic, posteriors: dict[str, Posterior], chains: Chains
-) -> plt.Figure:
+) -> Figure:
     """Shows priors, the posterior of the bias under each, and every patient's score."""
-    figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(14, 4.8), layout="constrained", gridspec_kw={"width_ratios": [1, 1, 1.15]}
-    )
+    figure = new_figure(14, 4.8)
+    left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
     left.hist(cohort.numpy(), np.arange(0, TOP + 1, 1), density=True, color="#e0e0e0", label="table (sensitive)")
     for name, log_prior in log_priors.items():
         if name != "bare table":
@@ -270,8 +272,7 @@ def main(epsilon: float, num_samples: int, num_clinics: int, output: Path) -> No
     )
     output.mkdir(parents=True, exist_ok=True)
     figure = draw_picture(cohort, log_priors, clinic, posteriors, chains)
-    figure.savefig(output / "new_clinic.png", dpi=130)
-    plt.close(figure)
+    write_picture(figure, output / "new_clinic.png", dpi=130)
     click.echo(f"\n  picture: {output / 'new_clinic.png'}")
 
 

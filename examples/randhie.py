@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mix
 
 # The columns with their public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
 from pyro_mbde.experiments.medical import COLUMNS, in_natural_units, load_rows, public_base
+from pyro_mbde.pictures import new_figure, write_picture
 
 # Told apart by people with colour-blindness, and in grey by their line styles.
 INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
@@ -27,7 +27,8 @@ INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
 
 def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, path: Path) -> None:
     """Shows each column's distribution in the table, under the density and under the base."""
-    figure, axes = plt.subplots(1, len(COLUMNS), figsize=(13, 4), layout="constrained")
+    figure = new_figure(13, 4)
+    axes = figure.subplots(1, len(COLUMNS))
     for index, (axis, column) in enumerate(zip(axes, COLUMNS, strict=True)):
         edges = np.linspace(column.low, column.high, 31)
         axis.hist(rows[:, index], edges, density=True, color="#dddddd", label="table (private)")
@@ -59,8 +60,7 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
         "For the data owner: the picture shows the table, do not hand it out",
         fontsize=11,
     )
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    write_picture(figure, path, dpi=130)
 
 
 @click.command()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numbers
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -119,7 +121,27 @@ def with_gradients() -> Iterator[None]:
 
 def import_arviz() -> Any:
     """Imports ArviZ when it is first needed: it takes longer than all the rest, and 0.23 announces 1.0 by a warning."""
+    import_matplotlib()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         import arviz
     return arviz
+
+
+def import_matplotlib() -> None:
+    """Imports Matplotlib, which cannot be imported where MPLBACKEND names a backend that is not installed.
+
+    A notebook sets it for all of its child processes, whatever environment they run in. The backend is kept where it is
+    known, and otherwise left to Matplotlib: figures here need none.
+    """
+    if "matplotlib" in sys.modules:
+        return
+    named = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if named is not None:
+            os.environ["MPLBACKEND"] = named
+    if named:
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +19,21 @@ from pyro_mbde_cli.shared import (
     shared_options,
 )
 
+if TYPE_CHECKING:
+    from pyro_mbde import Chains, MixingReport, Schema
+
 KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
 PICTURES = (".png", ".pdf", ".svg")
+#: Draws of each chain: so many at first, then twice as many until the chains are long enough, at most so many.
+FIRST, MOST = 2000, 32_000
+#: Checks that longer chains may pass.
+OF_LENGTH = {"R-hat", "ESS"}
+#: Checks whose failure is no matter of length.
+NOT_OF_LENGTH = {"draws", "acceptance rate", "divergences", "E-BFMI"}
+UNAFFECTED = (
+    "Rows from `pyro-mbde release` do not depend on this: they are exact draws of the model, and no chain is run for "
+    "them."
+)
 
 
 @click.command(
@@ -39,7 +53,11 @@ PICTURES = (".png", ".pdf", ".svg")
     show_default=True,
     help="What moves the chains.",
 )
-@click.option("--num-samples", type=click.IntRange(4), default=2000, show_default=True, help="Draws of each chain.")
+@click.option(
+    "--num-samples",
+    type=click.IntRange(4),
+    help=f"Draws of each chain.  [default: {FIRST:,}, doubled until R-hat and ESS pass, up to {MOST:,}]",
+)
 @click.option("--warmup-steps", type=click.IntRange(0), default=500, show_default=True, help="Steps before them.")
 @click.option("--num-chains", type=click.IntRange(1), default=16, show_default=True, help="Chains.")
 @click.option("--seed", type=click.IntRange(0), help="For reproducible chains.")
@@ -58,7 +76,7 @@ def diagnose_command(
     console: Console,
     model: Path,
     kernel: str,
-    num_samples: int,
+    num_samples: int | None,
     warmup_steps: int,
     num_chains: int,
     seed: int | None,
@@ -67,6 +85,9 @@ def diagnose_command(
 ) -> None:
     """Run Markov chains on MODEL and check that they mix and sample the right density.
 
+    This is for those who use the model in a Pyro model of their own. Released rows do not depend on it: they are exact
+    draws, not states of chains.
+
     Report and plots are for the table's owner alone. Exits with 4 if a check failed, and with 130 after an interrupt,
     with a report on what was drawn.
     """
@@ -74,27 +95,23 @@ def diagnose_command(
     if output.suffix not in PICTURES:
         raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURES)}.", param_hint="'--output'")
     check_output(output, force=force)
-    import matplotlib
+    from pyro_mbde.diagnostics.parameters import column_names, scalar_parameters
+    from pyro_mbde.diagnostics.plot import draw_mixing
+    from pyro_mbde.pictures import write_picture
+    from pyro_mbde.tables.files import TableModel
 
-    matplotlib.use("agg")
-    from pyro_mbde import MollifiedExpFamily, mixing_report, plot_mixing, run_mcmc
-    from pyro_mbde.privacy.leaks import warn_beside_card
-    from pyro_mbde.serialization import write_atomically
-
-    density = MollifiedExpFamily.load(model)
-    chains = run_mcmc(
-        density,
-        kernel,
-        num_samples=num_samples,
-        warmup_steps=warmup_steps,
-        num_chains=num_chains,
-        seed=seed,
-        progress=console.progress,
-    )
-    report = mixing_report(chains)
-    figure = plot_mixing(chains)
-    warn_beside_card(output, "A picture of chains")
-    write_atomically(lambda file: figure.savefig(file, format=output.suffix[1:], dpi=150), output)
+    fitted = TableModel.load(model)
+    options = {
+        "kernel": kernel,
+        "warmup_steps": warmup_steps,
+        "num_chains": num_chains,
+        "seed": seed,
+        "progress": console.progress,
+    }
+    chains, mixing, interrupted = _run(fitted.density, num_samples, options)
+    names = {} if fitted.schema is None else column_names(chains, _modelled_names(fitted.schema))
+    write_picture(draw_mixing(chains, mixing, scalar_parameters(chains), names), output)
+    report = mixing.renamed(names)
     document = {
         "passed": report.passed,
         "kernel": report.kernel,
@@ -105,10 +122,36 @@ def diagnose_command(
         "parameters": [parameter._asdict() for parameter in report.parameters],
         "bfmi": report.bfmi,
         "picture": output,
+        "released_rows": UNAFFECTED,
     }
-    console.answer(document, f"{report}\n\n{output}")
+    console.answer(document, f"{report}\n\n{UNAFFECTED}\n\n{output}")
     console.note(f"This report and {output} are as sensitive as the table: keep them.")
-    if report.num_samples < num_samples:
+    if interrupted:
         ctx.exit(INTERRUPTED)
     if not report.passed:
         ctx.exit(CHECK_FAILED)
+
+
+def _run(density: Any, num_samples: int | None, options: dict[str, Any]) -> tuple[Chains, MixingReport, bool]:
+    """Runs chains of a given length, or as long as they need; and whether they were interrupted."""
+    from pyro_mbde import mixing_report, resume_mcmc, run_mcmc
+
+    wanted = FIRST if num_samples is None else num_samples
+    chains = run_mcmc(density, num_samples=wanted, **options)
+    report = mixing_report(chains)
+    while num_samples is None and chains.num_samples == wanted < MOST and _too_short(report):
+        wanted *= 2
+        chains = resume_mcmc(chains, wanted - chains.num_samples, progress=options["progress"])
+        report = mixing_report(chains)
+    return chains, report, chains.num_samples < wanted
+
+
+def _too_short(report: MixingReport) -> bool:
+    """Whether longer chains might pass."""
+    failed = {check.name for check in report.checks if check.failures}
+    return bool(failed & OF_LENGTH) and not failed & NOT_OF_LENGTH
+
+
+def _modelled_names(schema: Schema) -> list[str]:
+    """What the columns are called in the units that they are modelled in."""
+    return [f"ln(1 + {column.name})" if column.scale == "log1p" else column.name for column in schema.columns]

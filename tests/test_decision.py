@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,14 +82,12 @@ class TestDecision:
         table = fake_table("decision")
         figure = plot_decision(table.assign(nll=table["nll"].where(table["system"] != "base")))
         figure.canvas.draw()
-        plt.close(figure)
 
     @pytest.mark.parametrize("quick", [False, True])
     def test_plot(self, *, quick: bool) -> None:
         table = fake_table("decision", quick=quick)
         figure = plot_decision(table)
         figure.canvas.draw()
-        plt.close(figure)
         totals = sorted(table.loc[table["system"] == "mst", "epsilon"].unique())
         assert len(figure.axes) == len(totals)
         for axis, total in zip(figure.axes, totals, strict=True):

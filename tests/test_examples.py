@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import matplotlib.pyplot as plt
 import pyro.distributions as dist
 import pytest
 import torch
@@ -25,7 +24,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """An example as a module."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    plt.switch_backend("agg")
     yield importlib.import_module(request.param)
     sys.modules.pop(request.param)
 
@@ -71,7 +69,6 @@ def test_new_clinic(example: ModuleType, generator: torch.Generator) -> None:
     posteriors = {name: example.quadrature(prior, clinic.readings) for name, prior in log_priors.items()}
     figure = example.draw_picture(cohort, log_priors, clinic, posteriors, chains)
     assert len(figure.axes) == 3
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("example", ["new_clinic"], indirect=True)
@@ -106,7 +103,6 @@ def test_contaminated_survey(example: ModuleType, generator: torch.Generator) ->
     posteriors = {"public base": posterior, "private density q": posterior}
     figure = example.draw_picture(survey, q, posteriors, chains)
     assert len(figure.axes) == 4
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("example", ["contaminated_survey"], indirect=True)

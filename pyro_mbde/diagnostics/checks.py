@@ -11,7 +11,7 @@ import torch
 
 from pyro_mbde._runtime import check_seed, import_arviz, seeded, single_thread
 from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
-from pyro_mbde.diagnostics.parameters import Array, scalar_parameters
+from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
 from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, MixingReport, ParameterSummary, count, named
 from pyro_mbde.sampling.chains import Chains
 
@@ -27,7 +27,13 @@ _MAX_SHARED, _MAX_TOLD_APART = 0.1, 500_000
 _MIN_ACCEPTANCE_RATE = 1e-6
 
 
-def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: int | None = 0) -> MixingReport:
+def mixing_report(
+    chains: Chains,
+    *,
+    reference: Reference | None = None,
+    names: Sequence[str] | None = None,
+    seed: int | None = 0,
+) -> MixingReport:
     r"""Checks whether chains have mixed and, where exact draws can be had, whether they sample the right density.
 
     Passed are chains of which every parameter has R-hat below 1.01 and bulk and tail effective sample sizes of 100 per
@@ -49,6 +55,8 @@ def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: i
         chains: the chains.
         reference: what the chains should sample: a distribution of their only site or of site ``x``, or exact draws
             per site, shape ``(n, *event_shape)``. Defaults to ``chains.density``; without either there is no such test.
+        names: of the coordinates of the chains' only site, in their order, as the columns of a table; ``None`` for
+            ``x[0]`` and so on.
         seed: of the exact draws and of the random directions; ``None`` takes torch's global generator.
 
     Returns:
@@ -56,7 +64,7 @@ def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: i
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: there are no draws to check, or the reference is not one of the chains' sites.
+        ValueError: there are no draws to check, the reference is not one of the chains' sites, or names do not fit.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter and Bürkner, "Rank-normalization, folding, and localization: an improved
@@ -74,6 +82,7 @@ def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: i
     """
     check_seed(seed)
     parameters = scalar_parameters(chains)
+    renamed = {} if names is None else column_names(chains, names)
     fixed = _fixed(parameters)
     parameters = {name: values for name, values in parameters.items() if name not in fixed}
     finite = all(bool(np.isfinite(values).all()) for values in parameters.values())
@@ -102,7 +111,7 @@ def mixing_report(chains: Chains, *, reference: Reference | None = None, seed: i
         bfmi=bfmi,
         deviations=deviations,
         checks=tuple(checks),
-    )
+    ).renamed(renamed)
 
 
 def _summarize(name: str, values: Array) -> ParameterSummary:

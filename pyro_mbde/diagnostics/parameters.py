@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,22 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
             raise ValueError(message("sites", f"be among {', '.join(shapes)}", site))
         parameters |= coordinates(site, chains.draws[site], 2)
     return parameters
+
+
+def column_names(chains: Chains, names: Sequence[str]) -> dict[str, str]:
+    """Returns what the coordinates of the chains' only site are to be called, by what they are called: ``x[0]``.
+
+    Raises:
+        TypeError: ``names`` is no sequence of strings.
+        ValueError: there is more than one site, or not a name for each of its coordinates.
+    """
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(message("names", "be a list of strings", names))
+    shapes = [tuple(value.shape[2:]) for value in chains.draws.values()]
+    if shapes != [(len(names),)] or len(set(names)) != len(names):
+        raise ValueError(message("names", f"name each coordinate of one site, of event shapes {shapes}", list(names)))
+    shown = (name if name.isprintable() else repr(name) for name in names)
+    return dict(zip(scalar_parameters(chains), shown, strict=True))
 
 
 def coordinates(site: str, draws: Tensor, num_leading: int) -> dict[str, Array]:

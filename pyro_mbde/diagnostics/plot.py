@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import import_arviz, seeded, single_thread
 from pyro_mbde.diagnostics.checks import MIN_BFMI, mixing_report
 from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_or_outside
-from pyro_mbde.diagnostics.parameters import Array, scalar_parameters
+from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
 from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
+from pyro_mbde.pictures import check_picture_path, new_figure, write_picture
 from pyro_mbde.sampling.chains import Chains
 
 if TYPE_CHECKING:  # imported where used: it takes a while
@@ -40,6 +41,7 @@ def plot_mixing(
     *,
     sites: Iterable[str] | None = None,
     reference: Reference | None = None,
+    names: Sequence[str] | None = None,
     seed: int | None = 0,
 ) -> Figure:
     """Draws traces, ranks, autocorrelations and histograms of the parameters that mix worst, and the energies.
@@ -48,13 +50,15 @@ def plot_mixing(
     and the histogram follows the exact density.
 
     Privacy:
-        As sensitive as the table that the density was fitted to: not for release.
+        As sensitive as the table that the density was fitted to: not for release. A file in a folder that holds the
+        card of a release is warned of.
 
     Args:
         chains: the chains.
-        path: file to write, by its ending a PNG, PDF or SVG; ``None`` writes none.
+        path: file to write, by its ending a PNG, PDF or SVG, which only its owner may read; ``None`` writes none.
         sites: sites to show; all by default.
         reference: as for :func:`~pyro_mbde.mixing_report`.
+        names: as for :func:`~pyro_mbde.mixing_report`.
         seed: as for :func:`~pyro_mbde.mixing_report`.
 
     Returns:
@@ -62,7 +66,7 @@ def plot_mixing(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: there are no draws, or no such site.
+        ValueError: there are no draws, no such site, names do not fit, or the path has another ending.
 
     References:
         Vehtari, Gelman, Simpson, Carpenter and Bürkner, "Rank-normalization, folding, and localization: an improved
@@ -77,18 +81,45 @@ def plot_mixing(
         >>> [axis.get_title(loc="left") for axis in plot_mixing(chains).axes]
         ['Trace', 'Ranks', 'Autocorrelation', 'Density']
     """
+    if path is not None:
+        check_picture_path(path)
     parameters = scalar_parameters(chains, sites)
+    renamed = {} if names is None else column_names(chains, names)
     report = mixing_report(chains, reference=reference, seed=seed)
+    figure = draw_mixing(chains, report, parameters, renamed, reference=reference, seed=seed)
+    if path is not None:
+        write_picture(figure, path)
+    return figure
+
+
+def draw_mixing(
+    chains: Chains,
+    report: MixingReport,
+    parameters: Mapping[str, Array],
+    names: Mapping[str, str],
+    *,
+    reference: Reference | None = None,
+    seed: int | None = 0,
+) -> Figure:
+    """Returns what :func:`plot_mixing` draws, from a report that is there.
+
+    Args:
+        chains: the chains.
+        report: of the chains, with its own names of parameters.
+        parameters: what to show.
+        names: what to call them.
+        reference: as for :func:`~pyro_mbde.mixing_report`.
+        seed: as for :func:`~pyro_mbde.mixing_report`.
+    """
     worst = [parameter for parameter in report.worst_first if parameter.name in parameters]
     shown = worst[:_MAX_ROWS]
     energy = chains.sample_stats.get("energy")
     num_rows = len(shown) + (energy is not None)
-    caption = _caption(report)
+    caption = _caption(report.renamed(names))
     heights = 0.7 + _ROW_HEIGHT * num_rows, 0.25 + 0.18 * len(caption)  # inches, of the panels and of the caption
-    from matplotlib.figure import Figure
+    figure = new_figure(_WIDTH, sum(heights))
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained", facecolor="white")
     panels: Any = figure.subfigures(2, 1, height_ratios=heights)
     body, foot = panels
     title = (
@@ -106,7 +137,8 @@ def plot_mixing(
         for row, summary in enumerate(shown):
             axes = [body.add_subplot(grid[row, column]) for column in range(4)]
             values = np.where(np.isfinite(parameters[summary.name]), parameters[summary.name], np.nan)
-            _draw_trace(axes[0], values, selected, summary)
+            label = _short(names.get(summary.name, summary.name))
+            _draw_trace(axes[0], values, selected, summary, label)
             _draw_ranks(axes[1], values, selected)
             _draw_autocorrelation(axes[2], values, selected)
             _draw_density(axes[3], values, exact.get(summary.name), curve if summary.name in exact else None)
@@ -114,7 +146,7 @@ def plot_mixing(
                 _tidy(axis)
             for axis in (axes[0], axes[2]):
                 axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-            axes[3].set_xlabel(_short(summary.name), parse_math=False)
+            axes[3].set_xlabel(label, parse_math=False)
             if row == 0:
                 for axis, heading in zip(axes, ("Trace", "Ranks", "Autocorrelation", "Density"), strict=True):
                     axis.set_title(heading, loc="left", fontsize=10, color=_INK)
@@ -127,8 +159,6 @@ def plot_mixing(
             _draw_bfmi(axes[1], report.bfmi)
             for axis in axes:
                 _tidy(axis)
-    if path is not None:
-        figure.savefig(path, dpi=150)
     return figure
 
 
@@ -179,7 +209,7 @@ def _chain_handles(selected: list[int]) -> list[Line2D]:
     return [Line2D([], [], color=color, linestyle=style, label=f"chain {index}") for index, color, style in looks]
 
 
-def _draw_trace(axis: Axes, values: Array, selected: list[int], summary: ParameterSummary) -> None:
+def _draw_trace(axis: Axes, values: Array, selected: list[int], summary: ParameterSummary, label: str) -> None:
     """Draws against their number."""
     num_chains, num_samples = values.shape
     step = -(-num_samples // _MAX_POINTS)
@@ -189,7 +219,7 @@ def _draw_trace(axis: Axes, values: Array, selected: list[int], summary: Paramet
         x, width = np.arange(num_samples)[::step], 0.6 if moves else 2.0
         axis.plot(x, y, color=color, linewidth=width, zorder=2 if moves else 3, marker=marker, markersize=3)
     axis.set_xlabel("draw" if num_chains == len(selected) else f"draw ({len(selected)} of {num_chains:,} chains)")
-    axis.set_ylabel(_short(summary.name), parse_math=False)
+    axis.set_ylabel(label, parse_math=False)
     lost = int(np.isnan(values).sum())
     text = f"R-hat {summary.rhat:.3f}, bulk ESS {summary.ess_bulk:,.0f}" + (f", {lost:,} not finite" if lost else "")
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5}

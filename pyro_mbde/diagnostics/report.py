@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 import math
+import re
 import textwrap
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -144,6 +145,29 @@ class MixingReport:
         return (
             f"{'Passed' if self.passed else 'FAILED'}: {count(self.num_chains, 'chain')} of "
             f"{count(self.num_samples, 'draw')}, {self.kernel}"
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> MixingReport:
+        """Returns the report with other names of coordinates, in all that it says.
+
+        Args:
+            names: by what they are called, as ``x[0]``.
+        """
+        if not names:
+            return self
+        pattern = re.compile("|".join(map(re.escape, names)))
+
+        def rename(text: str) -> str:
+            return pattern.sub(lambda found: names[found.group()], text)
+
+        return replace(
+            self,
+            parameters=tuple(item._replace(name=rename(item.name)) for item in self.parameters),
+            deviations=tuple(item._replace(subject=rename(item.subject)) for item in self.deviations),
+            checks=tuple(
+                check._replace(detail=rename(check.detail), failures=tuple(map(rename, check.failures)))
+                for check in self.checks
+            ),
         )
 
     def _rows(self) -> tuple[list[tuple[str, ...]], str]:

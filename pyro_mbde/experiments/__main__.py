@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import matplotlib
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
@@ -17,6 +15,9 @@ from pyro_mbde.experiments.measure import measure
 from pyro_mbde.experiments.results import SweepError, read_results
 from pyro_mbde.experiments.runner import Job, current_versions, run_sweep
 from pyro_mbde.experiments.sweeps import SWEEPS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
 #: The paper's in its order, then the guide's.
@@ -45,7 +46,6 @@ def main(
     Rows of the paper's figures are kept in RESULTS as they are measured; a run that was stopped goes on where it was.
     The guide's are measured anew, and redrawn from the tables in OUTPUT.
     """
-    matplotlib.use("agg")
     output = output or (results if quick else Path("docs/images"))
     path = results / ("quick.jsonl" if quick else "results.jsonl")
     jobs = {name: SWEEPS[name](quick=quick) for name in names or NAMES if name in SWEEPS}
@@ -93,7 +93,6 @@ def _draw_results(name: str, jobs: list[Job], path: Path, output: Path) -> None:
 
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=150)
-    plt.close(figure)
     click.echo(str(path))
 
 

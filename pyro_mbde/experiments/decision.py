@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
 from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, RIVALS, draw_epsilon
+from pyro_mbde.pictures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: How ours is drawn for each number of draws.
 _LINES = dict(zip(NUM_DRAWS, ("-", "--", ":"), strict=True))
@@ -22,7 +24,7 @@ _TIE = 0.01
 def plot_decision(table: pd.DataFrame) -> Figure:
     """NLL against the size of the groups protected, a panel for each total budget."""
     totals = _totals(table)
-    figure = plt.figure(figsize=(5.2 * len(totals) + 2.6, 5.4), layout="constrained")
+    figure = new_figure(5.2 * len(totals) + 2.6, 5.4)
     axes: Any = figure.subplots(1, len(totals), sharey=True, squeeze=False)
     base = float(table.loc[table["system"] == "base", "nll"].mean())
     problem = str(table["problem"].iloc[0])

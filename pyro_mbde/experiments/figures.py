@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid
 from pyro_mbde.experiments.problems import find_problem
 from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption, quick_note
 from pyro_mbde.experiments.sweeps import FIRST, PLANE_EPSILONS
+from pyro_mbde.pictures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _OURS = "Ours: ε protects all rows at once, in one draw (δ = 1e-9 for the projection); k draws cost k ε."
 _DPB_PAPER = (
@@ -27,7 +28,7 @@ _INTEGRAL = "With all rows protected, DPB's ε covers any two tables, as ours do
 
 def plot_first(table: pd.DataFrame) -> Figure:
     """What group protection and draws cost, and the ring under the paper's four contenders."""
-    figure = plt.figure(figsize=(13.5, 3.5), layout="constrained")
+    figure = new_figure(13.5, 3.5)
     axes: Any = figure.subplots(1, 7, width_ratios=(1.25, 1.25, 1, 1, 1, 1, 1))
     sizes = np.logspace(0, 4, 50)
     for axis, (rival, ours), title, label in (
@@ -67,7 +68,7 @@ def _contours(table: pd.DataFrame, title: str) -> Figure:
     systems = ("dpb-paper", "mbde-paper", "projection", "projection-box")
     epsilons = sorted(table["epsilon"].unique(), reverse=True)
     problem = find_problem(str(table["problem"].iloc[0]))
-    figure = plt.figure(figsize=(1.35 * (len(epsilons) + 1), 7.2), layout="constrained")
+    figure = new_figure(1.35 * (len(epsilons) + 1), 7.2)
     axes: Any = figure.subplots(4, len(epsilons) + 1, squeeze=False)
     for index, system in enumerate(systems):
         _show(axes[index, 0], encode_grid(problem.target), "target P" if index == 0 else "")
@@ -89,7 +90,9 @@ def _contours(table: pd.DataFrame, title: str) -> Figure:
 def plot_metrics(table: pd.DataFrame) -> Figure:
     """NLL and mode coverage against epsilon, with what is best reachable."""
     titles = {"ring": "ring", "mixture-1d": "1-D mixture"}
-    figure = plt.figure(figsize=(11, 8.5), layout="constrained")
+    figure = new_figure(11, 8.5)
+    from matplotlib.ticker import NullLocator
+
     axes: Any = figure.subplots(2, 2, sharex=True)
     for column, (problem, title) in enumerate(titles.items()):
         part = table[table["problem"].isin((problem, f"{problem}-box"))]
@@ -151,11 +154,13 @@ def plot_random_1d(table: pd.DataFrame) -> Figure:
 
 
 def _by_modes(table: pd.DataFrame, systems: Sequence[str], column: str, label: str, caption: str) -> Figure:
-    figure = plt.figure(figsize=(3.4 * len(systems) + 0.8, 6.2), layout="constrained")
+    figure = new_figure(3.4 * len(systems) + 0.8, 6.2)
+    from matplotlib import colormaps
+
     axes: Any = figure.subplots(2, len(systems), sharex=True, sharey="row", squeeze=False)
     table = table.assign(modes=table["problem"].str.rsplit("-", n=1).str[-1].astype(int))
     numbers = sorted(table["modes"].unique())
-    colors = dict(zip(numbers, plt.get_cmap(SEQUENTIAL)(np.linspace(0, 0.92, len(numbers))), strict=True))
+    colors = dict(zip(numbers, colormaps[SEQUENTIAL](np.linspace(0, 0.92, len(numbers))), strict=True))
     markers = dict(zip(numbers, "ov^<>spPXD", strict=False))
     for place, system in enumerate(systems):
         mean, deviation = axes[:, place]

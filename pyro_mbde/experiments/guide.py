@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pyro.distributions as dist
 import torch
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from pyro_mbde._runtime import seeded
@@ -21,10 +19,14 @@ from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain, negative_log_likelihood
 from pyro_mbde.mollifier import skewed_bounds
+from pyro_mbde.pictures import new_figure
 from pyro_mbde.projection import clip_score, project
 from pyro_mbde.theory import gain_limit
 from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SKEWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -66,7 +68,8 @@ def measure_gain() -> pd.DataFrame:
 
 def plot_gain(table: pd.DataFrame) -> Figure:
     """One panel a domain, both axes logarithmic."""
-    figure, axes = plt.subplots(1, len(DOMAINS), figsize=(11, 4.2), sharex=True, layout="constrained")
+    figure = new_figure(11, 4.2)
+    axes: Any = figure.subplots(1, len(DOMAINS), sharex=True)
     for axis, name in zip(axes, DOMAINS, strict=True):
         part = table[table["problem"] == name]
         epsilon = part["epsilon"].to_numpy()
@@ -108,7 +111,8 @@ def measure_skew() -> pd.DataFrame:
 
 def plot_skew(table: pd.DataFrame) -> Figure:
     """All domains in one panel."""
-    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure = new_figure(6.4, 4.2)
+    axis = figure.subplots()
     axis.plot(SKEWS, [gain_limit(1.0, skew) for skew in SKEWS], color=PALE, linestyle=":", label="limit, 1 - skew")
     for (name, color), line in zip(zip(DOMAINS, (BLUE, ORANGE, GREEN), strict=True), ("-", "--", "-."), strict=True):
         part = table[table["problem"] == name]
@@ -147,7 +151,8 @@ def measure_scale() -> pd.DataFrame:
 
 def plot_scale(table: pd.DataFrame) -> Figure:
     """One panel."""
-    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure = new_figure(6.4, 4.2)
+    axis = figure.subplots()
     axis.plot(table["scale"], table["base"], color=PALE, linestyle=":", marker="s", label="base alone")
     axis.plot(table["scale"], table["MBDE paper"], color=INK, linestyle="-.", marker="x", label="MBDE paper, ε = 1")
     axis.plot(
@@ -184,7 +189,8 @@ def measure_mollifier() -> pd.DataFrame:
 
 def plot_mollifier(table: pd.DataFrame) -> Figure:
     """Left, the ranges of two epsilons with densities in them; right, two ways into a set."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+    figure = new_figure(10, 5)
+    left, right = figure.subplots(1, 2)
     x = table["x"]
     left.axhspan(math.exp(-0.2), math.exp(0.2), color=BLUE, alpha=0.12, label="necessary beside the base, ε = 0.2")
     left.axhspan(math.exp(-0.1), math.exp(0.1), color=BLUE, alpha=0.3, label="sufficient, ε = 0.2")

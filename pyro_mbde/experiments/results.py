@@ -25,7 +25,8 @@ class ResultsFile:
     """Rows of a sweep, open for one writer to append to.
 
     Args:
-        path: where the file is; it is made if need be, with its folder. A last line that was cut off is dropped.
+        path: where the file is; if it is not there it is made, with its folder, for its owner alone. A last line that
+            was cut off is dropped.
 
     Raises:
         SweepError: another process, or another sweep of this one, writes to the file.
@@ -35,6 +36,7 @@ class ResultsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(0o600)  # whose table a sweep measures is not known here
         self._file = self.path.open("a+b", buffering=0)  # nothing is left to be written when the file is closed
         try:
             self._lock()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Told apart by people with colour-blindness, and in grey by their markers and line styles.
 INK, BLUE, ORANGE, GREEN, PALE = "#333333", "#0072b2", "#d55e00", "#009e73", "#9a9a9a"

@@ -1,0 +1,63 @@
+"""Figures that need no display, and pictures for the owner of a table alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyro_mbde._runtime import import_matplotlib, message
+from pyro_mbde.privacy.leaks import warn_beside_card
+from pyro_mbde.serialization import write_atomically
+
+if TYPE_CHECKING:  # imported where used: it takes a while
+    from matplotlib.figure import Figure
+
+PICTURE_ENDINGS = (".png", ".pdf", ".svg")
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Returns an empty figure that belongs to no window: no backend is chosen, and none has to be there.
+
+    Args:
+        width: in inches.
+        height: in inches.
+    """
+    import_matplotlib()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def check_picture_path(path: str | os.PathLike[str]) -> Path:
+    """Returns where a picture goes, or raises before any work is done for it.
+
+    Raises:
+        TypeError: it is no path.
+        ValueError: it ends in none of :data:`PICTURE_ENDINGS`.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(message("path", "be a path", path))
+    if Path(path).suffix not in PICTURE_ENDINGS:
+        raise ValueError(message("path", f"end in {', '.join(PICTURE_ENDINGS)}", os.fspath(path)))
+    return Path(path)
+
+
+def write_picture(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 150, stacklevel: int = 2) -> None:
+    """Writes a picture that only its owner may read, whole or not at all.
+
+    Warns if the folder holds the card of a release, and so is one to be handed out.
+
+    Args:
+        figure: the picture.
+        path: where it goes, by its ending a PNG, PDF or SVG; what stood there is replaced once all is written.
+        dpi: dots an inch.
+        stacklevel: of the warning.
+
+    Raises:
+        TypeError: ``path`` is no path.
+        ValueError: it has another ending.
+    """
+    target = check_picture_path(path)
+    warn_beside_card(target, "A picture", stacklevel=stacklevel + 1)
+    write_atomically(lambda file: figure.savefig(file, format=target.suffix[1:], dpi=dpi), target)

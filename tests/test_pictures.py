@@ -1,0 +1,41 @@
+"""Figures need no display and no backend, whatever the environment names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+import io, os, torch
+from pyro_mbde import Chains, plot_mixing
+from pyro_mbde.experiments.guide import measure_mollifier, plot_mollifier
+chains = Chains({"x": torch.randn(4, 200)}, {}, (1, 2, 3, 4), 0, "nuts")
+plot_mixing(chains).savefig(io.BytesIO())
+plot_mollifier(measure_mollifier()).savefig(io.BytesIO())
+import matplotlib
+print(os.environ["MPLBACKEND"], matplotlib.rcParams._get("backend") == os.environ["MPLBACKEND"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "kept"), [("module://not_installed.backend", True), ("no such thing", False), ("svg", True)]
+)
+def test_backends(backend: str, kept: bool) -> None:
+    """A notebook names its own to all of its child processes, whatever environment they run in."""
+    environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert completed.stdout == f"{backend} {kept}\n", completed.stderr
+
+
+def test_nothing_uses_pyplot() -> None:
+    """Its figures belong to the backend's windows, and stay in memory until they are closed."""
+    folders = (ROOT / "pyro_mbde", ROOT / "pyro_mbde_cli", ROOT / "examples")
+    users = [path for folder in folders for path in folder.rglob("*.py") if "pyplot as" in path.read_text()]
+    assert users == []
