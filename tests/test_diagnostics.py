@@ -366,3 +366,32 @@ def test_hand_made_chains_that_are_none() -> None:
     odd = Chains({"x\n\x1b[31m": torch.randn(4, 9)}, {}, (1,), 0, "nuts")
     assert "\x1b" not in str(mixing_report(odd))
     assert not mixing_report(Chains({"x": torch.rand(4, 900) < 0.5}, {}, (1, 2, 3, 4), 0, "nuts")).failures
+
+
+def test_names_of_columns() -> None:
+    draws = torch.randn(4, 200, 12)
+    draws[0, :, 1] += 3
+    draws[:, :, 10] = math.nan
+    chains = Chains({"x": draws}, {}, (1, 2, 3, 4), 0, "nuts")
+    names = [f"column {index}" for index in range(11)] + ["a\nb"]
+    report, figure = mixing_report(chains, names=names), plot_mixing(chains, names=names)
+    assert [parameter.name for parameter in report.parameters] == [*names[:-1], r"'a\nb'"]
+    assert {axis.get_ylabel() for axis in figure.axes} > {"column 1", "column 10"}
+    for text in (str(report), figure.subfigs[1].texts[0].get_text()):
+        assert "column 1: R-hat" in text
+        assert "column 10: 800 draws NaN" in text
+        assert "x[" not in text
+    exact = mixing_report(good_independent(), names=["age", "income"])
+    subjects = {subject for deviation in exact.deviations for subject in deviation.subject.split(" with ")}
+    assert subjects == {"age", "income", "spread of age", "spread of income", "log-density"}
+
+
+@pytest.mark.parametrize(
+    ("names", "error"), [("xy", TypeError), ([1, 2], TypeError), (["x"], ValueError), (["x", "x"], ValueError)]
+)
+@pytest.mark.parametrize("function", [mixing_report, plot_mixing])
+def test_names_that_do_not_fit(function: Callable[..., object], names: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="names must"):
+        function(good_independent(), names=names)
+    with pytest.raises(ValueError, match="of one site"):
+        function(of_sites(good_independent(), "y", "z"), names=["a", "b"])

@@ -1,4 +1,4 @@
-"""``report``, ``diagnose``, ``audit``, and what is handed on to other commands."""
+"""``report``, ``audit``, and what is handed on to other commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from schemas import TOML
 
 import pyro_mbde
 from pyro_mbde import AuditReport
-from pyro_mbde.sampling.plan import KERNELS
-from pyro_mbde_cli import diagnose
 
 
 class TestReport:
@@ -63,35 +61,6 @@ class TestReport:
 def test_what_is_no_card(content: str, text: str, run: Run) -> None:
     Path("card.json").write_text(content)
     assert text in run("report", "card.json", code=1).stderr
-
-
-class TestDiagnose:
-    def test_the_kernels_are_all_there(self) -> None:
-        assert set(diagnose.KERNELS) == set(KERNELS)
-
-    def test_passed(self, model: Path, run: Run) -> None:
-        words = ("diagnose", model, "--seed", 0, "--num-samples", 1500, "--num-chains", 8)
-        result = run(*words, "--json")
-        document = json.loads(result.stdout)
-        assert document["passed"]
-        assert [parameter["name"] for parameter in document["parameters"]] == ["x[0]", "x[1]"]
-        assert Path("model.mixing.png").read_bytes().startswith(b"\x89PNG")
-        assert "as sensitive as the table" in result.stderr
-        assert "--force" in run(*words, code=1).stderr
-
-    def test_failed(self, model: Path, run: Run) -> None:
-        words = ("--num-samples", 10, "--num-chains", 2, "--warmup-steps", 0, "-o", "m.svg")
-        assert "FAILED" in run("diagnose", model, *words, code=4).stdout
-        assert "<svg" in Path("m.svg").read_text()
-        run("diagnose", model, "-o", "m.txt", code=2)
-
-    def test_interrupted(self, model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = pyro_mbde.run_mcmc
-        monkeypatch.setattr(
-            pyro_mbde, "run_mcmc", lambda *words, num_samples, **how: real(*words, num_samples=num_samples // 2, **how)
-        )
-        words = ("--num-samples", 40, "--num-chains", 2, "--warmup-steps", 10)
-        assert "20 draws" in run("diagnose", model, *words, code=130).stdout
 
 
 class TestAudit:
