@@ -20,6 +20,8 @@ from pyro_mbde_cli.shared import (
     shared_options,
 )
 
+#: Endings of what a release writes for people to read, and of tables.
+RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
 #: Items of more characters get a line each.
 _LONG = 30
 
@@ -54,6 +56,8 @@ def report_command(
             raise click.UsageError("--table and --output are for models; a card is shown.")
         _show_card(console, file)
         return
+    if file.name.endswith(RELEASED):
+        raise click.UsageError(_no_model(file))
     output = output or file.with_name(f"{file.stem}.report.html")
     check_output(output, force=force)
     from pyro_mbde.tables.files import TableModel, read_table
@@ -63,9 +67,19 @@ def report_command(
     if table is not None:
         frame = read_table(table)
         rows = frame if model.schema is None else model.schema.to_tensor(frame, outside=outside)
-    library().private_report(model.density, rows, path=output)
-    console.answer({"report": output}, str(output))
+    report = library().private_report(model.density, rows, path=output, columns=model.schema)
+    verdict = report["comparison"]["verdict"]
+    console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}")
     console.note(f"{output} is as sensitive as the table: keep it.")
+
+
+def _no_model(file: Path) -> str:
+    """What to report on in place of rows or of a card's page."""
+    stem = file.name.removesuffix(".card.html").removesuffix(file.suffix)
+    card = file.with_name(f"{stem}.card.json")
+    if card.exists():
+        return f"{file} was released: what is guaranteed is on its card. Run: pyro-mbde report {card}"
+    return f"{file} must be a model that `pyro-mbde fit` wrote, or the card beside released rows (.card.json)."
 
 
 def _show_card(console: Console, path: Path) -> None:

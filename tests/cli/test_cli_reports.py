@@ -19,11 +19,15 @@ from pyro_mbde import AuditReport
 class TestReport:
     def test_model(self, model: Path, run: Run) -> None:
         result = run("report", model, "--table", "table.csv")
-        assert result.stdout == "model.report.html\n"
+        assert result.stdout.startswith("model.report.html\nYour rows will look like the public base")
         assert "as sensitive as the table" in result.stderr
-        assert "PRIVATE - do not hand out" in Path("model.report.html").read_text()
+        page = Path("model.report.html").read_text()
+        assert "PRIVATE - do not hand out" in page
+        assert "<figcaption>visits</figcaption>" in page
         run("report", model, code=1)
-        assert json.loads(run("report", model, "-o", "r.html", "--json").stdout) == {"report": "r.html"}
+        document = json.loads(run("report", model, "-o", "r.html", "--json").stdout)
+        assert document["report"] == "r.html"
+        assert document["verdict"].startswith("Of your rows, ")
         run("report", model, "-o", "r.json", "--table", "table.csv")
         assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
 
@@ -44,6 +48,18 @@ class TestReport:
         card = {"format": "pyro_mbde.release_card", "version": 1, "tags": ["a", "b"]}
         Path("short.card.json").write_text(json.dumps(card))
         assert run("report", "short.card.json").stdout.endswith("\ntags: a, b\n")
+
+    def test_rows_point_to_their_card(self, model: Path, run: Run) -> None:
+        run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")
+        run(*RELEASE)
+        for name in ("rows.csv", "rows.card.html"):
+            said = " ".join(run("report", name, code=2).stderr.split())
+            assert (
+                f"{name} was released: what is guaranteed is on its card. Run: pyro-mbde report rows.card.json" in said
+            )
+        said = " ".join(run("report", "table.csv", code=2).stderr.split())
+        assert "table.csv must be a model that `pyro-mbde fit` wrote, or the card beside released rows" in said
+        assert not Path("table.report.html").exists()
 
     @pytest.mark.parametrize("content", ["[1]", "{"])
     def test_no_card(self, content: str, run: Run) -> None:

@@ -1,0 +1,285 @@
+"""A table beside the density that was fitted to it and beside the base, column by column and pair by pair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pyro_mbde._runtime import seeded, single_thread
+from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.releases.columns import ReleasedColumn, released_columns, to_frame
+from pyro_mbde.tables.schema import Schema
+
+Array = NDArray[np.float64]
+
+#: Draws of the base, which stand for the density too, each with its density ratio as a weight.
+_NUM_DRAWS, _CHUNK = 2**17, 2**15
+#: Distances are of histograms between these quantiles, of the table's and of the base's values.
+_COLUMN_LEVELS, _PAIR_LEVELS = np.arange(1, 10) / 10, np.arange(1, 4) / 4
+#: Bars of a picture. Without ends, a column is shown between quantiles.
+_NUM_BARS, _SHOWN = 30, (0.001, 0.999)
+
+
+class Distances(NamedTuple):
+    """Total variation, in [0, 1], between the laws of one column or two: the share of rows that must be changed.
+
+    Attributes:
+        table_to_base: None without a table.
+        table_to_density: None without a table.
+        density_to_base: how far the table has moved the density.
+        chance: of ``table_to_density``, what comes from the number of rows alone; None without a table.
+    """
+
+    table_to_base: float | None
+    table_to_density: float | None
+    density_to_base: float
+    chance: float | None
+
+
+class Bars(NamedTuple):
+    """A histogram for a picture.
+
+    Attributes:
+        edges: of the bars, in the table's own units; a bar holds its left edge and not its right one, but for the last.
+        places: of the edges on a picture's axis, in [0, 1]: on the scale that the column is modelled on.
+        table: share of the table's rows in each bar; None without a table.
+        density: share of the density's.
+        base: share of the base's.
+    """
+
+    edges: list[float]
+    places: list[float]
+    table: list[float] | None
+    density: list[float]
+    base: list[float]
+
+
+class ColumnComparison(NamedTuple):
+    """One column.
+
+    Attributes:
+        name: of the column.
+        distances: of its law.
+        bars: to draw it.
+        whole: whether its values are whole numbers.
+    """
+
+    name: str
+    distances: Distances
+    bars: Bars
+    whole: bool
+
+
+class PairComparison(NamedTuple):
+    """Two columns together.
+
+    Attributes:
+        names: of the columns.
+        distances: of their joint law.
+    """
+
+    names: tuple[str, str]
+    distances: Distances
+
+
+class Comparison(NamedTuple):
+    """A table, the density and the base. As sensitive as the table.
+
+    Attributes:
+        verdict: what rows will look like, in a sentence.
+        density_to_base: total variation between whole rows of the density and of the base.
+        columns: one by one.
+        pairs: two by two, those first whose density is furthest from the table; without a table, from the base.
+    """
+
+    verdict: str
+    density_to_base: float
+    columns: tuple[ColumnComparison, ...]
+    pairs: tuple[PairComparison, ...]
+
+
+class _Samples(NamedTuple):
+    """Values of one column: the table's, if there is one, and the base's with the density's weights of its draws."""
+
+    table: Array | None
+    base: Array
+    weights: Array
+
+
+def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] | Schema | None = None) -> Comparison:
+    """Compares a table with the density that was fitted to it, in the table's own units.
+
+    Privacy:
+        As sensitive as the table: not for release.
+
+    Args:
+        q: the fitted density.
+        rows: of the table, in the support, shape ``(n, *event_shape)``; ``None``, or none of them, for no table.
+        columns: names of the columns, or the schema that the base was made from, as for
+            :func:`~pyro_mbde.release`.
+
+    Raises:
+        TypeError: ``columns`` are no names.
+        ValueError: they do not fit the density.
+    """
+    named = released_columns(q, columns)
+    schema = columns if isinstance(columns, Schema) else None
+    with seeded(0), single_thread(), torch.no_grad():
+        draws = q.base.sample(torch.Size([_NUM_DRAWS]))
+        log_ratio = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)]) - q.log_normalizer.value
+    weights = log_ratio.softmax(0).cpu().numpy()
+    table = None if rows is None or not len(rows) else to_frame(rows, named, schema)
+    base = to_frame(draws, named, schema)
+    samples = {
+        column.name: _Samples(
+            None if table is None else _values(table[column.name]), _values(base[column.name]), weights
+        )
+        for column in named
+    }
+    scales = {} if schema is None else {column.name: column.scale for column in schema.columns}
+    compared = tuple(
+        ColumnComparison(
+            column.name,
+            _distances([samples[column.name]], _COLUMN_LEVELS),
+            _bars(column, samples[column.name], scales.get(column.name, "linear")),
+            column.whole,
+        )
+        for column in named
+    )
+    pairs = [
+        PairComparison((one, other), _distances([samples[one], samples[other]], _PAIR_LEVELS))
+        for one, other in combinations(samples, 2)
+    ]
+    distance = 0.5 * float(abs(weights - 1 / len(weights)).sum())
+    pairs.sort(key=lambda pair: -(pair.distances.table_to_density or pair.distances.density_to_base))
+    return Comparison(_verdict(compared, pairs, distance), distance, compared, tuple(pairs))
+
+
+def _values(column: Any) -> Array:
+    values: Array = column.to_numpy(dtype=np.float64)
+    return values
+
+
+def _distances(samples: Sequence[_Samples], levels: Array) -> Distances:
+    """Of one column or of several together, on the cells of a grid between quantiles."""
+    grids = [_grid(sample, levels) for sample in samples]
+    weights = samples[0].weights
+    base = _shares([(sample.base, edges) for sample, edges in zip(samples, grids, strict=True)])
+    density = _shares([(sample.base, edges) for sample, edges in zip(samples, grids, strict=True)], weights)
+    moved = _total_variation(density, base)
+    tables = [(sample.table, edges) for sample, edges in zip(samples, grids, strict=True) if sample.table is not None]
+    if not tables:
+        return Distances(None, None, moved, None)
+    table, num_rows = _shares(tables), len(tables[0][0])
+    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average.
+    chance = 0.5 * float(np.sqrt(2 / math.pi * density * (1 - density) / num_rows).sum())
+    return Distances(_total_variation(table, base), _total_variation(table, density), moved, chance)
+
+
+def _grid(sample: _Samples, levels: Array) -> Array:
+    """The edges of a grid: quantiles of the table and of the base."""
+    of = [sample.base] if sample.table is None else [sample.table, sample.base]
+    edges: Array = np.unique(np.concatenate([np.quantile(values, levels) for values in of]))
+    return edges
+
+
+def _shares(columns: Sequence[tuple[Array, Array]], weights: Array | None = None) -> Array:
+    """Shares of rows, or of their weights, in each cell of the grid of some columns' values and edges."""
+    cells, size = np.zeros(len(columns[0][0]), dtype=np.int64), 1
+    for values, edges in columns:
+        cells = cells * (len(edges) + 1) + np.searchsorted(edges, values, "left")
+        size *= len(edges) + 1
+    counts: Array = np.bincount(cells, weights, minlength=size).astype(np.float64)
+    shares: Array = counts / counts.sum()
+    return shares
+
+
+def _total_variation(one: Array, other: Array) -> float:
+    return min(0.5 * float(abs(one - other).sum()), 1.0)
+
+
+def _bars(column: ReleasedColumn, sample: _Samples, scale: str) -> Bars:
+    """Equal widths on the scale that a column is modelled on, or as nearly equal as whole numbers allow."""
+    values = sample.base if sample.table is None else np.concatenate([sample.base, sample.table])
+    low, high = (
+        float(np.quantile(values, level)) if end is None else end
+        for end, level in zip((column.low, column.high), _SHOWN, strict=True)
+    )
+    if column.whole:  # a whole number fills the unit above it
+        low, high = math.floor(low), math.floor(high) + 1.0
+    elif high <= low:
+        low, high = low - 0.5, high + 0.5
+
+    def on_scale(values: Array) -> Array:
+        return np.log1p(values) if scale == "log1p" else values
+
+    first, last = on_scale(np.array([low, high]))
+    edges = np.linspace(first, last, _NUM_BARS + 1)
+    edges = np.expm1(edges) if scale == "log1p" else edges
+    edges[0], edges[-1] = low, high
+    if column.whole:
+        edges = np.unique(np.round(edges))
+    places = (on_scale(edges) - first) / (last - first)
+
+    def shares(of: Array, weights: Array | None = None) -> list[float]:
+        counts = np.histogram(of, edges, weights=weights)[0].astype(float)
+        total = float(len(of)) if weights is None else float(weights.sum())
+        return [float(share) for share in counts / total]
+
+    return Bars(
+        [float(edge) for edge in edges],
+        [float(place) for place in places],
+        None if sample.table is None else shares(sample.table),
+        shares(sample.base, sample.weights),
+        shares(sample.base),
+    )
+
+
+def closed_share(distances: Sequence[Distances]) -> float | None:
+    """Returns what share of the way from the base to the table a density has gone, on average over columns or pairs.
+
+    None without a table, or where the base is as near to it as chance allows.
+
+    Example:
+        >>> round(closed_share([Distances(0.4, 0.3, 0.1, 0.01), Distances(0.2, 0.15, 0.05, 0.01)]), 3)
+        0.259
+    """
+    # By how much chance alone makes a distance larger, it is counted smaller: the table's rows are finitely many.
+    whole = sum(max((one.table_to_base or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
+    left = sum(max((one.table_to_density or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
+    if not any(one.table_to_base is not None for one in distances) or whole <= 0.02 * len(distances):
+        return None
+    return 1 - left / whole
+
+
+def _verdict(columns: Sequence[ColumnComparison], pairs: Sequence[PairComparison], density_to_base: float) -> str:
+    """What rows will look like."""
+    common = math.floor(100 * (1 - density_to_base))
+    like_base = f"{common} in 100 could as well have been drawn from the public base"
+    if all(column.distances.table_to_base is None for column in columns):
+        return f"Of your rows, {like_base}. How far they are from your table, only the table can tell."
+    ways = [
+        (closed_share([column.distances for column in columns]), "in single columns"),
+        (closed_share([pair.distances for pair in pairs]), "in pairs of columns"),
+    ]
+    closed = [(max(share, 0.0), how) for share, how in ways if share is not None]
+    if not closed:
+        return f"Your table looks like the public base, and so will your rows: {like_base}."
+    way = " and ".join(f"{round(100 * share)}% {how}" for share, how in closed)
+    worst, _ = min(closed)
+    if worst < 0.1:
+        like = "like the public base, hardly like your table"
+    elif worst < 0.5:
+        like = "more like the public base than like your table"
+    elif worst < 0.9:
+        like = "like a blurred copy of your table"
+    else:
+        like = "much like your table"
+    return f"Your rows will look {like}: of the way from the public base to your table, they go {way}; {like_base}."
