@@ -413,3 +413,28 @@ class TestStandardDistributions:
     def test_log_prob_alone(self) -> None:
         assert not self.quick(lambda table: LogProbAlone(table.mean()), dist.Normal(0.0, 1.0)).passed
         assert self.quick(lambda table: LogProbAlone(torch.tensor(0.0)), dist.Normal(0.0, 1.0)).passed
+
+
+def test_it_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    quick_audit(boosted(), num_draws=1000, progress=True)
+    shown = capsys.readouterr().err
+    for text in (
+        "fitting 'tail against rest', first table",
+        "fitting 'tail against rest', second table",
+        "checking 'tail against rest', second table",
+        "searching for the largest log-ratio, 'tail against rest'",
+        "telling draws apart, 'tail against rest'",
+        "fitting 'rows at the last peak', first table",
+        "12/12 ",
+    ):
+        assert text in shown
+    quick_audit(boosted(), num_draws=1000)
+    assert capsys.readouterr().err == ""
+
+
+def test_its_bar_ends_where_tables_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(table: Any) -> None:
+        raise ValueError("no")
+
+    quick_audit(refuse, num_pairs=3, progress=True)
+    assert "18/18 " in capsys.readouterr().err

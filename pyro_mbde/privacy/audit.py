@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_epsilon, check_number, check_seed, message, seeded, single_thread
 from pyro_mbde.base import prepare_base
@@ -28,6 +27,7 @@ from pyro_mbde.privacy.audit_checks import (
 )
 from pyro_mbde.privacy.audit_draws import check_draws, check_repeated_release
 from pyro_mbde.privacy.audit_events import prove
+from pyro_mbde.privacy.audit_progress import AuditProgress
 from pyro_mbde.privacy.audit_report import FAULT, NOTE, AuditReport, Finding, PairResult
 from pyro_mbde.privacy.audit_search import Peak, log_ratio_of, rounding_of, search, starting_points
 from pyro_mbde.privacy.audit_tables import TablePair, hostile_pairs, rows_at_the_peak
@@ -109,7 +109,7 @@ def audit(
         confidence: with which all black-box bounds hold together, in (0, 1).
         seed: of tables, search and draws (and of a fit that uses torch's global generator); ``None`` for the global
             generator as it is.
-        progress: whether to show a progress bar.
+        progress: whether to show a progress bar that tells what is being done.
 
     Returns:
         The report.
@@ -146,16 +146,15 @@ def audit(
         if not given and not made:
             raise ValueError(message("base", "be given, or tables", base))
         total = len(given) + len(made) + is_adaptive
-        attack = _Attack(fit, epsilon, num_draws, (1 - confidence) / total)
-        with tqdm(total=total, desc="audit", unit="pair", disable=not progress) as bar:
+        with AuditProgress(total, show=progress) as steps:
+            attack = _Attack(fit, epsilon, num_draws, (1 - confidence) / total, steps)
             for pair in (*given, *made):
                 attack.run(pair)
-                bar.update()
-            if is_adaptive:
+                steps.end_pair()
+            if is_adaptive and attack.place is not None:
                 assert prepared is not None
-                if attack.place is not None:
-                    attack.run(rows_at_the_peak(prepared, attack.place))
-                bar.update()
+                attack.run(rows_at_the_peak(prepared, attack.place))
+            steps.end_pair()
         return AuditReport(
             epsilon,
             delta=attack.delta,
@@ -188,8 +187,10 @@ class _Fitted:
 class _Attack:
     """What has been fitted, reached and found so far."""
 
-    def __init__(self, fit: Callable[[Any], Any], epsilon: float, num_draws: int, error: float) -> None:
-        self._fit, self._epsilon, self._num_draws, self._error = fit, epsilon, num_draws, error
+    def __init__(
+        self, fit: Callable[[Any], Any], epsilon: float, num_draws: int, error: float, steps: AuditProgress
+    ) -> None:
+        self._fit, self._epsilon, self._num_draws, self._error, self._steps = fit, epsilon, num_draws, error, steps
         self._fitted: list[_Fitted] = []
         self._findings: list[Finding] = []
         self._suspicions: list[Suspicion] = []
@@ -207,8 +208,10 @@ class _Attack:
             return
         result = PairResult(pair.name)
         if all(hasattr(fitted.density, "log_prob") for fitted in (q, other)):
+            self._steps.begin(f"searching for the largest log-ratio, {pair.name!r}")
             result = self._white_box(result, q, other)
         if q.draws is not None and other.draws is not None:
+            self._steps.begin(f"telling draws apart, {pair.name!r}")
             result = self._black_box(result, q, other)
         self.results.append(result)
 
@@ -223,6 +226,7 @@ class _Attack:
         for fitted in self._fitted:
             if fitted.table is table:
                 return fitted
+        self._steps.begin(f"fitting {name}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that a table is odd is the point
@@ -233,6 +237,7 @@ class _Attack:
             return None
         if not hasattr(density, "log_prob") and not hasattr(density, "sample"):
             raise TypeError(message("fit", "return an object with sample or log_prob", type(density).__name__))
+        self._steps.begin(f"checking {name}")
         fitted = _Fitted(name, density, table, self._draw(name, density))
         self._fitted.append(fitted)
         self._check(fitted)

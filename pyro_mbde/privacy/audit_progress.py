@@ -1,0 +1,44 @@
+"""How far an audit is, and what it is doing."""
+
+from __future__ import annotations
+
+from tqdm import tqdm
+
+#: Of a pair: two tables to fit and two densities to check, a search, a comparison of draws.
+_STEPS_A_PAIR = 6
+
+
+class AuditProgress:
+    """A bar on standard error that counts steps and says which one is under way.
+
+    Args:
+        num_pairs: pairs of tables to attack.
+        show: whether there is a bar.
+    """
+
+    def __init__(self, num_pairs: int, *, show: bool) -> None:
+        self._bar = tqdm(total=num_pairs * _STEPS_A_PAIR, desc="audit", unit="step", disable=not show)
+        self._num_pairs, self._under_way = 0, False
+
+    def __enter__(self) -> AuditProgress:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves the bar as it is."""
+        self._bar.close()
+
+    def begin(self, what: str) -> None:
+        """Ends the step under way and says what the next one does.
+
+        Args:
+            what: as ``fitting 'halves', first table``.
+        """
+        self._bar.update(int(self._under_way))
+        self._under_way = True
+        self._bar.set_postfix_str(what)
+
+    def end_pair(self) -> None:
+        """Ends all steps of a pair: fewer were needed where a table was fitted before or was refused."""
+        self._under_way, self._num_pairs = False, self._num_pairs + 1
+        self._bar.update(self._num_pairs * _STEPS_A_PAIR - self._bar.n)
