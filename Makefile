@@ -1,8 +1,10 @@
 # Everything runs in a virtual environment that the first target to need it sets up; later ones reuse it.
+# The demo needs the package alone; whatever checks it needs the development extras too.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+PLAIN := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed-dev
 ARVIZ_VENV ?= .venv-arviz
 ARVIZ_BIN := $(ARVIZ_VENV)/bin
 ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
@@ -13,27 +15,33 @@ ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-# The stamp is written last, so that an interrupted installation is taken up again.
-$(INSTALLED): pyproject.toml constraints.txt
+# Stamps are written last, so that an interrupted installation is taken up again.
+$(PLAIN): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' || \
 		{ echo "$(PYTHON) must be Python 3.11 to 3.14. Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing pyro_mbde and what it needs into $(VENV): PyTorch is the largest part."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
 	@touch $@
 
-demo: $(INSTALLED)  ## Fit a private density to a real medical table, draw rows, run and check chains
+$(INSTALLED): $(PLAIN)
+	@echo "Installing what tests, checks and documentation need into $(VENV)."
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(PLAIN)  ## Fit a private density to a real medical table, draw rows, run and check chains
 	$(BIN)/python examples/randhie.py
 
 test: $(INSTALLED)  ## Run the tests and measure their coverage
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term
 
-slow: $(INSTALLED)  ## Run the longer tests, but for the ledger's
+slow: $(INSTALLED)  ## Run the longer tests, except the ledger's
 	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/ledger
 
 ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
 	.ci/postgresql $(BIN)/python -m pytest tests/ledger -n 2
 
-figures: $(INSTALLED)  ## Draw the figures of the paper, and to choose by, from small tables, hardly trained
+figures: $(INSTALLED)  ## Draw every figure from small tables and short training, to see that it works
 	rm -rf results/quick
 	$(BIN)/python -m pyro_mbde.experiments --quick --results results/quick
 

@@ -1,7 +1,7 @@
 """A private density of a real medical table, end to end.
 
-Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws twenty rows to
-hand out, runs Markov chains on the same density, checks them, and saves two pictures.
+Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws four rows to hand
+out within a total epsilon of 2, runs Markov chains on the same density, checks them, and saves two pictures.
 
 Run it with ``make demo``, or ``python examples/randhie.py --help``.
 """
@@ -20,6 +20,7 @@ from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mix
 # The columns with their public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
 from pyro_mbde.experiments.medical import COLUMNS, in_natural_units, load_rows, public_base
 from pyro_mbde.pictures import new_figure, write_picture
+from pyro_mbde.privacy.advice import advise
 
 # Told apart by people with colour-blindness, and in grey by their line styles.
 INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
@@ -64,22 +65,27 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
 
 
 @click.command()
-@click.option("--epsilon", type=float, default=1.0, show_default=True, help="Privacy parameter of one row, in nats.")
-@click.option("--num-rows", type=click.IntRange(1), default=20, show_default=True, help="Rows to hand out.")
+@click.option("--epsilon", type=float, default=0.5, show_default=True, help="Privacy parameter of one row, in nats.")
+@click.option("--num-rows", type=click.IntRange(1), default=4, show_default=True, help="Rows to hand out.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=Path(__file__).parent / "output", help="Folder for pictures."
 )
 def main(epsilon: float, num_rows: int, output: Path) -> None:
     """Fit a private density to a medical table, draw rows from it, and run and check Markov chains on it."""
     rows, base = load_rows(), public_base()
-    q = MBDE(base, epsilon=epsilon).fit(rows)
+    trainer = MBDE(base, epsilon=epsilon, calibrated=True)
+    q = trainer.fit(rows)
     total = compose(q.guarantee, num_rows)
+    names = [column.name for column in COLUMNS]
 
     click.secho("\nPublic: may be handed out", bold=True)
     click.echo(f"  {q}")
     click.echo(f"  one row:  epsilon {q.epsilon:g}, delta {q.guarantee.delta:g}, whatever else the table had been")
-    click.echo(f"  {num_rows} rows:  epsilon {total.epsilon:g}, delta {total.delta:g} (pure composition)")
+    rows_text = "1 row" if num_rows == 1 else f"{num_rows} rows"
+    click.echo(f"  {rows_text} in all:  epsilon {total.epsilon:g}, delta {total.delta:g} (pure composition)")
     click.echo(in_natural_units(private_draws(q, num_rows)).to_string())
+    for remark in advise(total.epsilon, row=q.epsilon, skew=trainer.skew):
+        click.echo(f"  {remark}")
 
     click.secho("\nPrivate: for the owner of the table alone", bold=True)
     # q.base is the base as a closed box: PyTorch's uniform has density 0 on its upper edge.
@@ -88,13 +94,13 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     click.echo(f"  NLL of the table under the density q {nll:8.4f} nats a row ({nll - nll_base:+.4f})")
 
     walk = run_mcmc(q, "lockstep_random_walk", num_samples=3000, warmup_steps=300, num_chains=16, seed=0)
-    click.echo(f"\n{mixing_report(walk)}\n")
+    click.echo(f"\n{mixing_report(walk, names=names)}\n")
     proposing_the_base = run_mcmc(q, "independence", num_samples=1000, warmup_steps=100, num_chains=4, seed=0)
-    click.echo(f"\n{mixing_report(proposing_the_base)}")
+    click.echo(f"\n{mixing_report(proposing_the_base, names=names)}")
 
     output.mkdir(parents=True, exist_ok=True)
     draw_density_picture(rows, q.sample(torch.Size([50_000])), q, output / "density.png")
-    plot_mixing(walk, output / "mixing.png")
+    plot_mixing(walk, output / "mixing.png", names=names)
     click.echo(f"\npictures: {output / 'density.png'}, {output / 'mixing.png'}")
 
 
