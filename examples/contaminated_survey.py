@@ -232,12 +232,12 @@ def main(epsilon: float, num_samples: int, output: Path) -> None:
             f"  {name:18} w = {posterior.mean:.3f} +- {posterior.deviation:.3f}; more likely misread than not: "
             f"{hits} of the misread, {alarms} of the honest"
         )
-    # The density is in the set with |log q/q'| <= epsilon at every row, but for probability delta.
+    # The density is in the set with |log q/q'| <= epsilon at every row, except with probability delta.
     total, error = NUM_ROWS * q.epsilon, NUM_ROWS * q.log_normalizer.standard_error
     click.secho("\nWhat is covered, and what is not", bold=True)
     click.echo(
         f"  Any other table would have moved the log-likelihood of one survey row by at most epsilon {q.epsilon:.2f},\n"
-        f"  but for delta {q.guarantee.delta:g}. The posterior of w has {NUM_ROWS} such rows: one exact draw could\n"
+        f"  except with probability {q.guarantee.delta:g}. The posterior of w has {NUM_ROWS} such rows: one draw can\n"
         f"  cost up to {total:.0f}, no protection to speak of. So w, the flags and the chains stay with the owner;\n"
         f"  NUTS trajectories are not for release in any case. Rows drawn from q are: epsilon {q.epsilon:.2f} each.\n"
         f"  The survey is public, and is not protected.\n"

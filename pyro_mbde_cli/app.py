@@ -94,9 +94,9 @@ def _show_warning(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.4 -o model.pt
-  pyro-mbde budget open clinic-2026 --epsilon 10 --delta 1e-6 --ledger budget.db
-  pyro-mbde release model.pt 20 --ledger budget.db --account clinic-2026 -o rows.csv
+  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
+  pyro-mbde release model.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
   pyro-mbde budget verify --ledger budget.db
 
 \b

@@ -27,14 +27,18 @@ class _LikeFit(click.Command):
 {EXAMPLES}
   pyro-mbde audit --epsilon 1
   pyro-mbde audit --schema schema.toml --epsilon 0.5 --method mbde --num-pairs 3
-  pyro-mbde audit --config pyro-mbde.toml    # attacks what [fit] there says
+  pyro-mbde audit --config pyro-mbde.toml    # attacks the trainer that [fit] there describes
 """,
 )
 @schema_option
 @recipe_options
-@click.option("--num-pairs", type=click.IntRange(1), default=6, show_default=True, help="Pairs of hostile tables.")
-@click.option("--num-draws", type=click.IntRange(1000), default=20_000, show_default=True, help="Draws of each fit.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the bounds, all together.")
+@click.option("--num-pairs", type=click.IntRange(1), default=6, show_default=True, help="Number of pairs of tables.")
+@click.option(
+    "--num-draws", type=click.IntRange(1000), default=20_000, show_default=True, help="Draws of each fitted density."
+)
+@click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help="Confidence that all lower bounds hold together."
+)
 @click.option("--seed", type=click.IntRange(0), help="For a reproducible audit.")
 @shared_options
 @click.pass_context
@@ -50,7 +54,7 @@ def audit_command(
 ) -> None:
     """Attack the trainer: fit pairs of hostile, made-up tables and look for what contradicts its guarantee.
 
-    Never reads a table of yours, so that the report is public. The base is that of the schema, or without one a
+    It reads none of your tables, so its report is public. The base is that of the schema; without a schema it is a
     standard normal in two dimensions. It takes minutes, and says on standard error what it is doing. Exits with 4 if
     the guarantee was contradicted.
     """

@@ -24,8 +24,8 @@ from pyro_mbde_cli.shared import (
     short_help="Open accounts, see what is spent, verify, plan.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget plan --epsilon 10 --num-draws 20
-  pyro-mbde budget open clinic-2026 --epsilon 10 --delta 1e-6 --ledger budget.db
+  pyro-mbde budget plan --epsilon 2 --delta 1e-6 --num-draws 4
+  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
   pyro-mbde budget show --ledger budget.db
   pyro-mbde budget verify --ledger budget.db
 """,
@@ -39,8 +39,8 @@ def budget_group() -> None:
     short_help="Open an account.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget open clinic-2026 --epsilon 10 --delta 1e-6 --ledger budget.db
-  pyro-mbde budget open survey --epsilon 8 --delta 1e-6 --rule zcdp --ledger budget.db
+  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
+  pyro-mbde budget open survey --epsilon 3 --delta 1e-6 --rule zcdp --ledger budget.db
 
 \b
 Rules:
@@ -145,8 +145,8 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
     short_help="Tell what each row may cost within a total.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget plan --epsilon 10 --num-draws 20
-  pyro-mbde budget plan --epsilon 10 --delta 1e-6 --num-draws 1000 --filled-share 0.2
+  pyro-mbde budget plan --epsilon 2 --delta 1e-6 --num-draws 4
+  pyro-mbde budget plan --epsilon 3 --delta 1e-6 --num-draws 1000 --filled-share 0.2
 """,
 )
 @click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")

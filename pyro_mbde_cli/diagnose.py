@@ -38,7 +38,7 @@ UNAFFECTED = (
 
 @click.command(
     "diagnose",
-    short_help="Run chains on a model and check them.",
+    short_help="Run Markov chains on a model and check them.",
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde diagnose model.pt
@@ -51,15 +51,21 @@ UNAFFECTED = (
     type=click.Choice(KERNELS),
     default="lockstep_random_walk",
     show_default=True,
-    help="What moves the chains.",
+    help="How the chains move.",
 )
 @click.option(
     "--num-samples",
     type=click.IntRange(4),
     help=f"Draws of each chain.  [default: {FIRST:,}, doubled until R-hat and ESS pass, up to {MOST:,}]",
 )
-@click.option("--warmup-steps", type=click.IntRange(0), default=500, show_default=True, help="Steps before them.")
-@click.option("--num-chains", type=click.IntRange(1), default=16, show_default=True, help="Chains.")
+@click.option(
+    "--warmup-steps",
+    type=click.IntRange(0),
+    default=500,
+    show_default=True,
+    help="Steps before those, which adapt the kernel.",
+)
+@click.option("--num-chains", type=click.IntRange(1), default=16, show_default=True, help="Number of chains.")
 @click.option("--seed", type=click.IntRange(0), help="For reproducible chains.")
 @click.option(
     "-o",
@@ -88,8 +94,8 @@ def diagnose_command(
     This is for those who use the model in a Pyro model of their own. Released rows do not depend on it: they are exact
     draws, not states of chains.
 
-    Report and plots are for the table's owner alone. Exits with 4 if a check failed, and with 130 after an interrupt,
-    with a report on what was drawn.
+    Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it reports on
+    what was drawn until then, and exits with 130.
     """
     output = output or model.with_name(f"{model.stem}.mixing.png")
     if output.suffix not in PICTURES:
@@ -125,7 +131,7 @@ def diagnose_command(
         "released_rows": UNAFFECTED,
     }
     console.answer(document, f"{report}\n\n{UNAFFECTED}\n\n{output}")
-    console.note(f"This report and {output} are as sensitive as the table: keep them.")
+    console.note(f"This report and {output} are as sensitive as the table: keep them to yourself.")
     if interrupted:
         ctx.exit(INTERRUPTED)
     if not report.passed:

@@ -15,7 +15,7 @@ from pyro_mbde_cli.shared import EXAMPLES, Console, shared_options
 
 
 class WithoutBars(io.TextIOBase):
-    """A stream without progress bars, which come with a carriage return, and the empty lines that they leave.
+    """A stream without progress bars, which begin with a carriage return, and without the empty lines that they leave.
 
     Args:
         stream: where the rest goes.
@@ -25,14 +25,14 @@ class WithoutBars(io.TextIOBase):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes text, unless it is of a bar."""
+        """Writes text, unless it belongs to a bar."""
         if "\r" not in text and text.strip():
             self._stream.write(text)
         return len(text)
 
 
 class Forward(click.Command):
-    """A command that hands its arguments to another, whose help it shows beside its own."""
+    """A command that hands its arguments on to another one, and shows that one's help beside its own."""
 
     forwards = True
     target: str
@@ -47,7 +47,8 @@ class Forward(click.Command):
         with click.Context(other, info_name=ctx.command_path) as inner:
             other.format_help(inner, formatter)
         with formatter.section("Options of pyro-mbde"):
-            records = (parameter.get_help_record(ctx) for parameter in self.get_params(ctx))
+            options = (option for option in self.get_params(ctx) if isinstance(option, click.Option))
+            records = (option.get_help_record(ctx) for option in options)
             formatter.write_dl([record for record in records if record is not None])
         self.format_epilog(ctx, formatter)
 
@@ -95,7 +96,7 @@ def _forward(name: str, target: str, summary: str, epilog: str) -> click.Command
 reproduce_command = _forward(
     "reproduce",
     "pyro_mbde.experiments.__main__",
-    "Measure and draw the figures of the paper and of the guide.",
+    "Measure and draw the figures of the paper and of the documentation.",
     """  pyro-mbde reproduce --quick
   pyro-mbde reproduce ring metrics --workers 4
   pyro-mbde reproduce gain --redraw
@@ -104,7 +105,7 @@ reproduce_command = _forward(
 bench_command = _forward(
     "bench",
     "pyro_mbde.experiments.bench",
-    "Measure how well and how fast the library does on the paper's problems.",
+    "Measure how good and how fast the library is on the paper's problems.",
     """  pyro-mbde bench gain
   pyro-mbde bench fit --repeats 5
 """,

@@ -24,9 +24,9 @@ from pyro_mbde_cli.shared import (
     short_help="Draw rows to hand out, charged to an account.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde release model.pt 20 --ledger budget.db --account clinic-2026 -o rows.csv
-  pyro-mbde release model.pt 5 --config pyro-mbde.toml --purpose "rows for the course"
-  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o row.parquet
+  pyro-mbde release model.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde release model.pt 2 --config pyro-mbde.toml --purpose "rows for the course"
+  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o public/row.parquet
 """,
 )
 @click.argument("model", type=EXISTING)

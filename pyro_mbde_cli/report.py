@@ -28,15 +28,15 @@ _LONG = 30
 
 @click.command(
     "report",
-    short_help="Report on a model, or show a card.",
+    short_help="Show what rows will look like, or a card.",
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde report model.pt --table patients.csv -o report.html
-  pyro-mbde report rows.card.json
+  pyro-mbde report public/rows.card.json
 """,
 )
 @click.argument("file", type=EXISTING)
-@click.option("--table", type=EXISTING, help="The table that the model was fitted to, to compare it with.")
+@click.option("--table", type=EXISTING, help="The table that the model was fitted to.")
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
 @click.option(
     "--outside",
@@ -50,7 +50,12 @@ _LONG = 30
 def report_command(
     console: Console, file: Path, table: Path | None, output: Path | None, outside: str, force: bool
 ) -> None:
-    """Write a report on the model FILE, for the table's owner alone; or show the card FILE of rows, which is public."""
+    """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
+
+    The report says in a sentence what rows will look like. It shows table, model and public base column by column, with
+    the distances between them, also of pairs of columns, and says how good the fit is. It is as sensitive as the table:
+    only you may read the file, and it may not lie beside a card. A card is public.
+    """
     if file.suffix == ".json":
         if table is not None or output is not None:
             raise click.UsageError("--table and --output are for models; a card is shown.")
@@ -70,7 +75,7 @@ def report_command(
     report = library().private_report(model.density, rows, path=output, columns=model.schema)
     verdict = report["comparison"]["verdict"]
     console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}")
-    console.note(f"{output} is as sensitive as the table: keep it.")
+    console.note(f"{output}, and what is said here, is as sensitive as the table: keep it to yourself.")
 
 
 def _no_model(file: Path) -> str:

@@ -26,25 +26,31 @@ NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *GUIDE]))
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar="[FIGURE]...")
-@click.option("--quick", is_flag=True, help="Small tables, hardly trained: to see that all of it runs.")
-@click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=Path("results"), show_default=True)
+@click.option("--quick", is_flag=True, help="Small tables and short training, to check that everything runs.")
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Folder for measurements.",
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for pictures and tables; docs/images by default, the folder of results with --quick.",
+    help="Folder for pictures and tables.  [default: docs/images; with --quick, the folder of results]",
 )
-@click.option("--redraw", is_flag=True, help="Draw from the results that are there, without measuring again.")
-@click.option("--workers", type=click.IntRange(1), help="Processes; by default one for each processor.")
+@click.option("--redraw", is_flag=True, help="Draw from existing results, without measuring again.")
+@click.option("--workers", type=click.IntRange(1), help="Number of processes.  [default: one for each processor]")
 def main(
     names: tuple[str, ...], quick: bool, results: Path, output: Path | None, redraw: bool, workers: int | None
 ) -> None:
-    """Measure and draw figures, all of them if none is named: a PNG and a CSV of its numbers each.
+    """Measure and draw figures, all of them if none is named: for each a PNG, and a CSV of its numbers.
 
-    The paper's are first, mollifier, ring, metrics, coverage, random-1d and random-2d; to choose by, decision and
-    decision-medical; the guide's, gain, skew and scale.
+    From the paper: first, mollifier, ring, metrics, coverage, random-1d, random-2d. To choose between methods:
+    decision, decision-medical. Of the documentation: gain, skew, scale.
 
-    Rows of the paper's figures are kept in RESULTS as they are measured; a run that was stopped goes on where it was.
-    The guide's are measured anew, and redrawn from the tables in OUTPUT.
+    Measurements for the first two groups are kept in the folder of results; a run that was stopped continues where it
+    was. The last group is measured every time; --redraw draws it from the tables in the output folder.
     """
     output = output or (results if quick else Path("docs/images"))
     path = results / ("quick.jsonl" if quick else "results.jsonl")

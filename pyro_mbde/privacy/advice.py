@@ -29,9 +29,9 @@ def advise(
         Public: it depends on nothing but its arguments, which are public.
 
     Args:
-        total: epsilon of all rows together, in nats, above 0; ``None`` where it is not known.
-        row: epsilon of one row, in nats, above 0; ``None`` where it is not known.
-        skew: of the density, in (0, 1).
+        total: epsilon of all rows together, in nats, at least 0; ``None`` where it is not known.
+        row: epsilon of one row, in nats, at least 0; ``None`` where it is not known.
+        skew: of the density, in [0, 1].
         calibrated: whether its guarantee is calibrated, or a priori.
 
     Raises:
@@ -82,8 +82,8 @@ def distance_from_base(epsilon: float, skew: float = 0.5, *, calibrated: bool = 
         Public.
 
     Args:
-        epsilon: of one row, in nats, above 0.
-        skew: of a calibrated density, in (0, 1).
+        epsilon: of one row, in nats, at least 0.
+        skew: of a calibrated density, in [0, 1].
         calibrated: whether the guarantee is calibrated, or a priori.
 
     Raises:
@@ -95,16 +95,18 @@ def distance_from_base(epsilon: float, skew: float = 0.5, *, calibrated: bool = 
         (0.105, 0.062)
     """
     epsilon = _check(epsilon, "epsilon")
-    skew = check_number("skew", skew, "be in (0, 1)", lambda value: 0 < value < 1)
+    skew = check_number("skew", skew, "be in [0, 1]", lambda value: 0 <= value <= 1)
     if not calibrated:
         return math.tanh(epsilon / 8)
+    if epsilon == 0:
+        return 0.0
     # (1 - a)(b - 1)/(b - a), with numerator and denominator divided by b: no overflow for a large epsilon.
     below, above = -math.expm1(-skew * epsilon), -math.expm1(-(1 - skew) * epsilon)
     return below * above / -math.expm1(-epsilon)
 
 
 def _check(value: float, name: str) -> float:
-    return check_number(name, value, "be above 0, in nats", lambda number: number > 0)
+    return check_number(name, value, "be at least 0, in nats", lambda number: number >= 0)
 
 
 def _odds(subject: str, epsilon: float) -> str:

@@ -47,7 +47,7 @@ class Bars(NamedTuple):
     """A histogram for a picture.
 
     Attributes:
-        edges: of the bars, in the table's own units; a bar holds its left edge and not its right one, but for the last.
+        edges: of the bars, in the table's own units; a bar holds its left edge, and the last one its right edge too.
         places: of the edges on a picture's axis, in [0, 1]: on the scale that the column is modelled on.
         table: share of the table's rows in each bar; None without a table.
         density: share of the density's.
