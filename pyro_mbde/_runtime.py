@@ -17,6 +17,11 @@ def message(name: str, constraint: str, value: object, remedy: str = "") -> str:
     return f"{name} must {constraint}, got {name}={value!r}. {remedy}".rstrip()
 
 
+def shown(number: float) -> str:
+    """Returns a number as people read it: six digits, without the last ones of a float, 0.4 for 0.39999999999999997."""
+    return f"{number:.6g}"
+
+
 def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
     """Returns ``value`` as a float, or raises if it is no real number or ``holds`` is false of it (as it is of NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

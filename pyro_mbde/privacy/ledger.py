@@ -25,7 +25,6 @@ from pyro_mbde.privacy.accounts import (
     check_text,
     is_affordable,
     make_account,
-    other_density,
     spent_by,
 )
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -44,6 +43,7 @@ from pyro_mbde.privacy.ledger_rows import (
     write_tally,
 )
 from pyro_mbde.privacy.ledger_verify import verify
+from pyro_mbde.privacy.refusals import beyond_limits, other_density
 
 __all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
 
@@ -236,7 +236,7 @@ class Ledger:
             check_last(connection, head)
             account = read_account(connection, account_name)
             before = read_tallies(connection, account_name)
-            if refusal := other_density(account, before, guarantee, fingerprint):
+            if refusal := other_density(account, before, asked):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
@@ -252,7 +252,7 @@ class Ledger:
         outcome = self._database.write(work)
         if isinstance(outcome, Charge):
             return outcome
-        raise BudgetExceededError(_refusal(*outcome, asked))  # made up without a lock on the ledger
+        raise BudgetExceededError(beyond_limits(*outcome, asked))  # made up without a lock on the ledger
 
     def accounts(self) -> list[Account]:
         """Returns all accounts, in the order in which they were opened.
@@ -299,7 +299,7 @@ class Ledger:
         """Returns what was charged to an account, added up by its rule.
 
         What holds whatever is looked at is the account's own epsilon and delta; this tells how much of them is used.
-        Under ``zcdp`` and ``iid`` it includes all that was set aside for certificates, from the first draw on.
+        Under ``zcdp`` and ``iid`` its delta is all of the account's, from the first draw on.
 
         Args:
             name: of the account.
@@ -394,15 +394,3 @@ def _check_fingerprint(fingerprint: Any) -> str:
     if not _FINGERPRINT.fullmatch(fingerprint.lower()):
         raise ValueError(f"fingerprint must be 32 to 128 hexadecimal digits, got one of {len(fingerprint)} characters.")
     return fingerprint.lower()
-
-
-def _refusal(account: Account, tallies: list[Tally], asked: Tally) -> str:
-    spent = spent_by(account, tallies)
-    affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
-    constraint = (
-        f"be at most {affordable} in account {account.name!r}, of whose epsilon={account.epsilon:.6g} and "
-        f"delta={account.delta:.6g} (rule {account.rule!r}) epsilon={spent.epsilon:.6g} and delta={spent.delta:.6g} "
-        f"are spent, at {asked.guarantee} a draw"
-    )
-    remedy = "Nothing was charged, and nothing may be drawn."
-    return message("num_draws", constraint, asked.num_draws, remedy)
