@@ -19,7 +19,7 @@ from pyro_mbde.privacy.audit_report import AuditReport, Finding, PairResult
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.leaks import PrivacyLeakWarning
 from pyro_mbde.privacy.ledger import Ledger
-from pyro_mbde.privacy.ledger_database import LedgerError
+from pyro_mbde.privacy.ledger_errors import LedgerError
 from pyro_mbde.releases.releasing import Release, UnwrittenReleaseError, release
 from pyro_mbde.releases.report import private_report
 from pyro_mbde.sampling.chains import Chains

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +18,11 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Connection, create_engine, insert, make_url, text
 from sqlalchemy.pool import NullPool
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
+from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.ledger_chain import entry_hash
 
 POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
@@ -113,6 +115,48 @@ def charge_and_draw(url: str, path: str) -> None:
             charge = ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
             file.write(b"%d\n" % charge.number)
             os.fsync(file.fileno())
+
+
+def charge_small(path: str, report: str, begin: Barrier) -> None:
+    """Charges one draw at a time to the small account until it refuses, and writes how many were granted."""
+    granted, told = 0, ""
+    begin.wait()
+    try:
+        with Ledger(path) as ledger:
+            while True:
+                ledger.charge("small", UNIT, 1, fingerprint=ONE)
+                granted += 1
+                time.sleep(0.005)
+    except (LedgerError, BudgetExceededError) as error:
+        told = str(error)
+    Path(report).write_text(json.dumps({"granted": granted, "error": told}))
+
+
+def die_in_a_commit(path: str) -> None:
+    """Is killed with some pages of a transaction in the file, more in memory, and the journal beside it."""
+    ledger = Ledger(path)
+
+    def work(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA cache_size = 4")
+        row = dict.fromkeys(["previous", "hash", "charged", "who"], "x") | {"log_ratio_range": 0.1, "delta": 0.0}
+        row |= {"account": "large", "fingerprint": ONE, "num_draws": 1, "epsilon": 0.1, "purpose": "x" * 900}
+        for number in range(100, 200):
+            connection.execute(insert(schema.charges).values(number=number, **row))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ledger._database.write(work)
+
+
+def charge_into_a_log(path: str) -> None:
+    """Charges as an older release did, with a write-ahead log, and is killed before the log is carried over."""
+    with Ledger(path) as ledger:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN")  # a reader in the way of carrying over
+        connection.execute("SELECT count(*) FROM mbde_charges").fetchone()
+        for _ in range(5):
+            ledger.charge("large", UNIT, 1, fingerprint=ONE)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fill_disk(path: str, limit: int, report: str) -> None:

@@ -82,10 +82,10 @@ class Account:
         &\le \textstyle 1 - \int_{S^c} w \, dP^\circ - \int_S w' \, dP^\circ + \delta - C
             \le 1 - (1 - C) + \delta - C = \delta .
 
-    (1) says the same as :math:`P^\circ(S) \le e^{\epsilon} P^{\circ\prime}(S) + \delta - C` for every S. To show it, fix
-    the randomness of the fits on either side: what holds for every choice of it holds for the mixtures. Given the past,
-    each draw is then from one density, q or q', that a guarantee ties together, and which guarantee it is the past has
-    settled.
+    (1) says the same as :math:`P^\circ(S) \le e^{\epsilon} P^{\circ\prime}(S) + \delta - C` for every S. To show it,
+    fix the randomness of the fits on either side: what holds for every choice of it holds for the mixtures. Given the
+    past, each draw is then from one density, q or q', that a guarantee ties together, and which guarantee it is the
+    past has settled.
 
     *Pure.* On every path the log-ratios add up, :math:`dP^\circ \le e^{\sum k_i \epsilon_i} dP^{\circ\prime} \le
     e^{\epsilon} dP^{\circ\prime}`. The limit holds on every path, so it does not matter that the sum differs between

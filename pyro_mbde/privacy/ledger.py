@@ -5,9 +5,10 @@ from __future__ import annotations
 import getpass
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -29,10 +30,12 @@ from pyro_mbde.privacy.accounts import (
 )
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger_chain import Verification
-from pyro_mbde.privacy.ledger_database import Database, LedgerError
+from pyro_mbde.privacy.ledger_database import Database
+from pyro_mbde.privacy.ledger_errors import LedgerError
 from pyro_mbde.privacy.ledger_rows import (
     append,
     check_last,
+    check_whole,
     density_row,
     read_account,
     read_head,
@@ -46,6 +49,9 @@ from pyro_mbde.privacy.ledger_verify import verify
 from pyro_mbde.privacy.refusals import beyond_limits, other_density
 
 __all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
+
+Result = TypeVar("Result")
+Row = dict[str, Any]
 
 _FINGERPRINT = re.compile("[0-9a-f]{32,128}")
 _LONGEST_USER_NAME = 200
@@ -107,6 +113,7 @@ class Ledger:
     def __init__(self, path_or_url: str | os.PathLike[str], *, timeout: float = 60.0) -> None:
         timeout = check_number("timeout", timeout, "be above 0 and at most a day", lambda value: 0 < value <= 86_400)
         self._database = Database(path_or_url, timeout)
+        self._is_whole = False
 
     def __repr__(self) -> str:
         """Names the file or the URL, without its password."""
@@ -169,9 +176,7 @@ class Ledger:
         """
         account = make_account(name, epsilon, delta, rule, certificate_delta, _now())
 
-        def work(connection: Connection) -> Account:
-            head = read_head(connection, lock=True)
-            check_last(connection, head)
+        def work(connection: Connection, head: Row) -> Account:
             if name in connection.scalars(select(schema.accounts.c.name).where(schema.accounts.c.name == name)):
                 remedy = "Accounts are for good: a raised limit would void what was promised. Choose another name."
                 raise ValueError(message("name", "be new to the ledger", name, remedy))
@@ -186,7 +191,7 @@ class Ledger:
             append(connection, head, "account", schema.accounts, row)
             return account
 
-        return self._database.write(work)
+        return self._write(work)
 
     def charge(
         self,
@@ -231,9 +236,7 @@ class Ledger:
         check_text("account_name", account_name)
         asked = Tally(fingerprint, guarantee, num_draws)
 
-        def work(connection: Connection) -> Charge | tuple[Account, list[Tally]]:
-            head = read_head(connection, lock=True)
-            check_last(connection, head)
+        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally]]:
             account = read_account(connection, account_name)
             before = read_tallies(connection, account_name)
             if refusal := other_density(account, before, asked):
@@ -249,7 +252,7 @@ class Ledger:
             charged = (fingerprint, num_draws, guarantee, purpose, who, row["hash"])
             return Charge(row["number"], account_name, when, *charged, spent=spent_by(account, after))
 
-        outcome = self._database.write(work)
+        outcome = self._write(work)
         if isinstance(outcome, Charge):
             return outcome
         raise BudgetExceededError(beyond_limits(*outcome, asked))  # made up without a lock on the ledger
@@ -361,6 +364,20 @@ class Ledger:
         if expected_head is not None:
             expected_head = check_text("expected_head", expected_head)
         return self._database.read(lambda connection: verify(connection, expected_head))
+
+    def _write(self, work: Callable[[Connection, Row], Result]) -> Result:
+        """Runs work at the end of the chain, after a look at the whole ledger the first time."""
+
+        def checked(connection: Connection) -> Result:
+            head = read_head(connection, lock=True)
+            check_last(connection, head)
+            if not self._is_whole:
+                check_whole(connection, head)
+            return work(connection, head)
+
+        outcome = self._database.write(checked)
+        self._is_whole = True
+        return outcome
 
     def _standing(self, name: str) -> tuple[Account, list[Tally]]:
         check_text("name", name)

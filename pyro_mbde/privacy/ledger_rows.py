@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, insert, select, update
+from sqlalchemy import BigInteger, Connection, Select, Table, cast, func, insert, select, text, update
 
 from pyro_mbde._runtime import message
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.accounts import Account, Charge, Tally
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger_chain import entry_hash
-from pyro_mbde.privacy.ledger_database import LedgerError
+from pyro_mbde.privacy.ledger_errors import LedgerError
 
 
-def read_rows(connection: Connection, query: Select[Any]) -> Iterator[dict[str, Any]]:
-    """Reads rows as dicts."""
-    for row in connection.execute(query):
-        yield row._asdict()
+def read_rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
+    """Reads rows as dicts, all at once: a query that an error leaves half read holds SQLite's lock while that lives."""
+    return [row._asdict() for row in connection.execute(query)]
+
+
+def stream_rows(connection: Connection, query: Select[Any]) -> Generator[dict[str, Any], None, None]:
+    """Reads rows as dicts, a thousand at a time; the caller closes it, however it ends."""
+    with connection.execute(query.execution_options(yield_per=1000)) as rows:
+        for row in rows:
+            yield row._asdict()
 
 
 def _first_row(connection: Connection, query: Select[Any]) -> dict[str, Any] | None:
@@ -45,6 +51,26 @@ def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
         if row is not None and row["hash"] == head["hash"] == entry_hash(kind, row):
             return
     raise LedgerError("The ledger's last row was tampered with. See what verify() tells.")
+
+
+def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
+    """Refuses to charge where entries or sums are lost, as in a file that was moved away from an interrupted commit.
+
+    It reads all charges: once for a ledger that is opened, before its first charge.
+    """
+    whole = connection.dialect.name != "sqlite" or connection.scalar(text("PRAGMA quick_check(1)")) == "ok"
+    tables = (schema.accounts, schema.charges)
+    counted = sum(connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables)
+    names = [column for column in schema.tallies.c if column.name != "num_draws"]
+    same = [schema.charges.c[column.name] for column in names]
+    charged = select(*same, cast(func.sum(schema.charges.c.num_draws), BigInteger)).group_by(*same)
+    noted = select(*names, schema.tallies.c.num_draws)
+    differ = [connection.execute(query.limit(1)).all() for query in (charged.except_(noted), noted.except_(charged))]
+    if not whole or counted != head["number"] or any(differ):
+        raise LedgerError(
+            "The ledger is damaged or was tampered with: it has lost entries, or its sums are not those of its "
+            "charges. See what verify() tells, and restore it from a copy."
+        )
 
 
 def append(
