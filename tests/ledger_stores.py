@@ -18,12 +18,14 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from sqlalchemy import Connection, create_engine, insert, make_url, text
 from sqlalchemy.pool import NullPool
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.ledger_chain import entry_hash
+from pyro_mbde_cli import main
 
 POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
 DENSITIES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(40)]
@@ -176,18 +178,22 @@ def fill_disk(path: str, limit: int, report: str) -> None:
 
 
 def use_as_nobody(path: str, report: str) -> None:
-    """Uses a ledger without the right to write it."""
+    """Reads a ledger, by the library and at the command line, and tries to charge, without the right to write it."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
-    told = []
+    told: dict[str, Any] = {}
     try:
         with Ledger(path, timeout=1) as ledger:
+            told["verified"] = ledger.verify().ok
+            told["charges"] = len(ledger.charges("large"))
             ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
-            told.append("charged")
     except LedgerError as error:
-        told.append(str(error))
+        told["error"] = str(error)
+    for words in (["verify"], ["show"], ["show", "large"]):
+        result = CliRunner().invoke(main, ["budget", *words, "--ledger", path])
+        told[" ".join(words)] = (result.exit_code, result.output)
     Path(report).write_text(json.dumps(told))
 
 

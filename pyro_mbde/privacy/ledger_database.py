@@ -57,8 +57,6 @@ class Database:
                 ledger_file.create_private(os.path.realpath(str(self)))
                 ledger_file.check_one_name(str(self))
             version = self._read_version()
-            if self.is_sqlite:
-                self._leave_write_ahead()
             if version != newest_version():
                 self._prepare(version)
         except BaseException:
@@ -122,11 +120,14 @@ class Database:
         ledger_file.check_one_name(str(self))
 
     def _read_version(self) -> int:
+        """Reads it, and replaces the write-ahead log of an older release."""
         try:
-            return self.read(read_version)
+            version = self.read(read_version)
+            if self.is_sqlite:
+                self._leave_write_ahead()
+            return version
         except LedgerError as error:
-            # A write-ahead log cannot even be read without the right to write beside it.
-            if error_code(error.__cause__) == "SQLITE_CANTOPEN" and ledger_file.is_write_ahead(str(self)):
+            if self.is_sqlite and ledger_file.needs_its_owner(str(self)):
                 raise unusable(str(self), _OLDER) from error.__cause__
             raise
 
@@ -153,10 +154,7 @@ class Database:
                 finally:
                     connection.close()
             except (sqlite3.Error, SQLAlchemyError) as error:
-                code = error_code(error)
-                if code.startswith(NOT_WRITABLE):
-                    raise unusable(str(self), _OLDER) from error
-                if not (code.startswith("SQLITE_BUSY") and time.monotonic() < deadline):
+                if not (error_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
                     raise to_ledger_error(str(self), error, Stage()) from error
                 time.sleep(random.uniform(0, 0.05))
 

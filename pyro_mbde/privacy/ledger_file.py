@@ -84,12 +84,15 @@ def _is_mounted(path: str) -> bool:
     )
 
 
-def is_write_ahead(path: str) -> bool:
-    """Returns whether a file that cannot be opened as a database is one with a write-ahead log.
+def needs_its_owner(path: str) -> bool:
+    """Returns whether a file has a write-ahead log, which is not even read without the right to write, missing here.
 
     Args:
         path: of a file on which this process holds no lock of SQLite's, since closing it here would drop them.
     """
+    path = os.path.realpath(path)
+    if os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK):
+        return False
     try:
         with open(path, "rb") as file:
             return file.read(20)[18:] == b"\2\2"

@@ -10,8 +10,9 @@ import sqlite3
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ledger_stores
 import pytest
@@ -23,6 +24,7 @@ from ledger_stores import (
     admin,
     filled,
     run,
+    start,
 )
 from sqlalchemy import create_engine, make_url, text
 
@@ -112,26 +114,72 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("folder_too", [False, True])
-def test_a_file_that_may_not_be_written(folder_too: bool) -> None:
+class Readable(NamedTuple):
+    """A ledger that others may read, and what a process without the right to write it tells."""
+
+    path: Path
+    use: Callable[[], dict[str, Any]]
+
+
+@pytest.fixture(params=[False, True], ids=["file", "folder too"])
+def readable(request: pytest.FixtureRequest) -> Iterator[Readable]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # one that everybody can enter, up to the root
         path, report = Path(folder, "sub", "budget.db"), Path(folder, "report")
         path.parent.mkdir()
+        report.touch()
         with Ledger(path) as ledger:
             ledger.open_account("large", 1.0)
-        report.touch()
-        for place, mode in ((report, 0o666), (path, 0o444), (path.parent, 0o555 if folder_too else 0o777)):
-            place.chmod(mode)
-        Path(folder).chmod(0o755)
-        before = path.read_bytes()
-        run(ledger_stores.use_as_nobody, str(path), str(report))
-        (error,) = json.loads(report.read_text())
-        assert "writable" in error and str(path) in error
-        assert path.read_bytes() == before
-        for place in (path, path.parent):
-            place.chmod(0o777)
-        with Ledger(path) as ledger:
+            ledger.charge("large", UNIT, 1, fingerprint=ONE)
+
+        def use() -> dict[str, Any]:
+            for place in path.parent.iterdir():
+                place.chmod(0o444)
+            for place, mode in ((report, 0o666), (path.parent, 0o555 if request.param else 0o777), (folder, 0o755)):
+                os.chmod(place, mode)
+            before = {place.name: place.read_bytes() for place in path.parent.iterdir()}
+            run(ledger_stores.use_as_nobody, str(path), str(report))
+            assert {place.name: place.read_bytes() for place in path.parent.iterdir() if place.suffix == ".db"} == {
+                "budget.db": before["budget.db"]
+            }
+            for place in (path, path.parent):
+                place.chmod(0o777)
+            told: dict[str, Any] = json.loads(report.read_text())
+            assert str(path) in told["error"]
+            return told
+
+        yield Readable(path, use)
+
+
+class TestAuditors:
+    """Who may read a ledger and not write it."""
+
+    def test_they_verify_and_do_not_charge(self, readable: Readable) -> None:
+        told = readable.use()
+        assert told["verified"] and told["charges"] == 1
+        assert "it cannot be written. Make the file and its folder writable. Nothing was charged" in told["error"]
+        assert told["verify"][0] == told["show"][0] == told["show large"][0] == 0
+        assert told["verify"][1].startswith("ok: 1 charge, head ")
+        assert "0.1 of 1" in told["show"][1] and "0.1 of 1" in told["show large"][1]
+        with Ledger(readable.path) as ledger:
+            assert ledger.verify().num_charges == 1
+
+    def test_after_an_interrupted_charge(self, readable: Readable) -> None:
+        child = start(ledger_stores.die_in_a_commit, str(readable.path))
+        child.join(60)
+        told = readable.use()
+        assert "its last charge was interrupted and has to be undone" in told["error"]
+        assert "Have its owner open it once: pyro-mbde budget show does." in told["error"]
+        assert told["verify"][0] == 1 and told["error"] in told["verify"][1]
+        with Ledger(readable.path) as ledger:
             assert ledger.verify().ok
+
+    def test_a_ledger_of_an_older_release(self, readable: Readable) -> None:
+        connection = sqlite3.connect(readable.path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.close()
+        told = readable.use()
+        assert "an older release made it. Have its owner open it once with this release" in told["error"]
+        assert told["verify"][0] == 1
 
 
 def test_locked_for_too_long(store: Store) -> None:
