@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import message
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.schema import Schema
 
 
@@ -64,6 +65,7 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
         raise ValueError(message("columns", f"be {num_columns} as a row of q has", list(names)))
     if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
         raise ValueError(message("columns", "be printable and differ from one another", list(names)))
+    check_distinct("columns", names)
     support: Any = q.support
     low, high, whole = _edges(support)
     columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import check_choice, check_count, check_number, check_seed, message, seeded
+from pyro_mbde.names import check_distinct, look_alike_hint, same_names
 
 KINDS, SCALES, OUTSIDE = ("real", "integer"), ("linear", "log1p"), ("error", "clip")
 
@@ -169,6 +170,7 @@ class Schema:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(message("columns", "have names of their own", name, "It is there twice."))
+        check_distinct("columns", names)
         object.__setattr__(self, "columns", columns)
 
     @property
@@ -280,6 +282,7 @@ class Schema:
         seed = check_seed(seed)
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(message("frame", "be a DataFrame", type(frame).__name__))
+        frame = frame.rename(columns=same_names(self.names, frame.columns))
         _check_columns(frame, self.names)
         values = {name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in self.names}
         problems = [
@@ -340,7 +343,8 @@ def _check_columns(frame: pd.DataFrame, names: tuple[str, ...]) -> None:
     there = list(frame.columns)
     missing = [name for name in names if name not in there]
     if missing:
-        raise ValueError(f"The table must have all columns of its schema, got none named {_listed(missing)}. {_OWNER}")
+        remedy = f"{look_alike_hint(missing, there)} {_OWNER}"
+        raise ValueError(f"The table must have all columns of its schema, got none named {_listed(missing)}.{remedy}")
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
         raise ValueError(f"The table must have each column once, got several named {_listed(repeated)}. {_OWNER}")
