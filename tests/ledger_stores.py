@@ -48,12 +48,15 @@ class Store:
         """A function that executes SQL, with triggers and foreign keys out of the way."""
         if self.path is not None:
             connection = sqlite3.connect(self.path, isolation_level=None)
-            triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-            for name, _ in triggers:
+            query = "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'"
+            triggers = connection.execute(query).fetchall()
+            for name, _, _ in triggers:
                 connection.execute(f"DROP TRIGGER {name}")
             yield lambda query, *values: connection.execute(query, values).fetchall()
-            for _, definition in triggers:
-                connection.execute(definition)
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for _, table, definition in triggers:
+                if table in tables:
+                    connection.execute(definition)
             connection.close()
             return
         with admin(self.url) as execute:
@@ -65,6 +68,7 @@ class Store:
             "mbde_charges": "number account charged fingerprint num_draws epsilon delta log_ratio_range purpose who "
             "previous hash",
             "mbde_accounts": "number name epsilon delta rule certificate_delta opened previous hash",
+            "mbde_closings": "number account closed who previous hash",
             "mbde_ledger": "version identity created number hash",
         }[table].split()
         with self.raw() as execute:
@@ -101,8 +105,9 @@ def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barr
         while time.monotonic() < stop or not refused:
             name = generator.choice(["small", "large", "large"])
             num_draws = generator.randint(1, 3)
+            density = DENSITIES[generator.randrange(3) + (3 if name == "large" else 0)]
             try:
-                ledger.charge(name, UNIT, num_draws, fingerprint=DENSITIES[generator.randrange(3)], purpose=f"{worker}")
+                ledger.charge(name, UNIT, num_draws, fingerprint=density, purpose=f"{worker}")
                 granted[name] += num_draws
             except BudgetExceededError:
                 refused += 1

@@ -58,6 +58,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
         if not seen:
             problems.append("the expected head is in no entry: the ledger was cut off or rewritten, or is another one")
         problems.extend(_account_problems(connection, sums, firsts))
+        problems.extend(_shared_densities(firsts))
     except SQLAlchemyError as error:
         if not problems:
             raise
@@ -70,15 +71,16 @@ def _add(sums: dict[tuple[str, Guarantee], int], tally: Tally) -> None:
 
 
 def _entries(connection: Connection, charges: Iterator[dict[str, Any]]) -> Iterator[Entry]:
-    """All entries by their numbers: the charges, with the few openings of accounts between."""
-    query = select(schema.accounts).order_by(schema.accounts.c.number)
-    openings = [Entry("account", row) for row in read_rows(connection, query)]
+    """All entries by their numbers: the charges, with the few openings and closings of accounts between."""
+    others = {kind: table for kind, table in schema.ENTRIES.items() if kind != "charge"}
+    few = [Entry(kind, row) for kind, table in others.items() for row in read_rows(connection, select(table))]
+    few.sort(key=_number)
     for row in charges:
         charge = Entry("charge", row)
-        while openings and _number(openings[0]) <= _number(charge):
-            yield openings.pop(0)
+        while few and _number(few[0]) <= _number(charge):
+            yield few.pop(0)
         yield charge
-    yield from openings
+    yield from few
 
 
 def _number(entry: Entry) -> float:
@@ -91,6 +93,9 @@ def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Ite
     rows = read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number))
     names = [row["name"] for row in rows]
     yield from (f"charges name the account {name!r}, which is missing" for name in sums if name not in names)
+    for row in read_rows(connection, select(schema.closings)):
+        if row["account"] in sums:
+            yield f"charges name the account {row['account']!r}, which {Entry('closing', row)} says has none"
     for row in rows:
         charged = sums.get(row["name"], {})
         try:
@@ -111,6 +116,21 @@ def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Ite
             continue  # which the chain has told
         if not is_affordable(account, [Tally(*density, number) for density, number in charged.items()]):
             yield f"charges to account {row['name']!r} exceed its limits, from {_first_beyond(connection, account)} on"
+
+
+def _shared_densities(firsts: Firsts) -> Iterator[str]:
+    """Tells of densities that were charged to several accounts: what two accounts guarantee adds up beyond either."""
+    places: dict[str, dict[str, int]] = {}
+    for (account, fingerprint, _), number in firsts.items():
+        numbers = places.setdefault(fingerprint, {})
+        numbers[account] = min(number, numbers.get(account, number))
+    for numbers in places.values():
+        (account, number), *others = sorted(numbers.items(), key=lambda item: item[1])
+        for other, later in others:
+            yield (
+                f"the density of entry {number}, the charge to account {account!r}, was charged to account {other!r} "
+                f"too, in entry {later}: the limits of the two add up"
+            )
 
 
 def _first_beyond(connection: Connection, account: Account) -> Entry:

@@ -52,6 +52,23 @@ def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally) -> str:
     return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 
+def closed_or_elsewhere(account: Account, other: str | None) -> str:
+    """Returns why an account cannot be charged for a density at all, or nothing.
+
+    Args:
+        account: any.
+        other: name of another account that the density was charged to, if any.
+    """
+    if account.closed is not None:
+        constraint = f"be that of an open account, and {account.name!r} was closed on {account.closed.date()}"
+        return message("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
+    if other is not None:
+        constraint = f"be the only account that bears this density, and {other!r} bears it already"
+        remedy = "What its rows cost adds up in one account alone."
+        return message("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
+    return ""
+
+
 def other_density(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
     """Returns why an account for draws of one density does not bear these, or nothing.
 

@@ -39,13 +39,13 @@ def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
     assert ledger.spent("third") == TotalCost(0.3, 0.0, "pure composition")
     assert ledger.affordable("third", UNIT, ONE) == 0
     ledger.open_account("certificates", 100.0, 1e-6)
-    for density in DENSITIES[:10]:
+    for density in DENSITIES[1:11]:
         ledger.charge("certificates", Guarantee(0.1, 1e-7), 1, fingerprint=density)
     assert ledger.spent("certificates").delta == 1e-6
-    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), DENSITIES[10]) == 0
-    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), ONE) == 990
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), DENSITIES[11]) == 0
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), TWO) == 990
     with pytest.raises(BudgetExceededError, match="delta must be at most 0 for a further certificate"):
-        ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[10])
+        ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[11])
 
 
 @pytest.mark.parametrize(("rule", "num_draws"), [("pure", 10), ("zcdp", 10), ("iid", 10)])
@@ -84,7 +84,7 @@ def test_a_refusal_names_what_is_in_the_way(ledger: Ledger, rule: str) -> None:
 
 
 def test_pure_accounts_without_delta_say_so(ledger: Ledger) -> None:
-    ledger.open_account("clinic", 2.0)
+    ledger.open_account("clinic", 2.0, delta=0)
     with pytest.raises(BudgetExceededError, match="delta must be at most 0 .*got delta=1e-09.*Fit with delta=0, which"):
         ledger.charge("clinic", Guarantee(1.0, 1e-9), 1, fingerprint=ONE)
 
@@ -100,9 +100,18 @@ def test_a_certificate_counts_once_for_a_density(ledger: Ledger) -> None:
 
 
 def test_pure_accounts_pay_no_certificate_without_delta(ledger: Ledger) -> None:
-    ledger.open_account("pure", 10.0)
+    ledger.open_account("pure", 10.0, 0.0)
     assert ledger.affordable("pure", CERTIFIED, ONE) == 0
     assert ledger.affordable("pure", UNIT, ONE) == 100
+
+
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+def test_an_account_bears_default_densities_unless_told_otherwise(ledger: Ledger, rule: str) -> None:
+    """100 and 1,000 certificates of 1e-9, the default of a fit."""
+    account = ledger.open_account("a", 1e3, rule=rule)
+    assert account.delta == 1e-6
+    tallies = [Tally(str(number), Guarantee(0.01, 1e-9), 1) for number in range(1000)]
+    assert is_affordable(account, tallies[: {"pure": 1000, "zcdp": 100, "iid": 1}[rule]])
 
 
 @pytest.mark.parametrize("certificate_delta", [0.0, 3e-8])
@@ -228,7 +237,7 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\)"),
         ({"delta": math.nan}, ValueError, r"delta must be in \[0, 1\)"),
         ({"delta": False}, TypeError, "delta must be a real number"),
-        ({"rule": "zcdp"}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
+        ({"rule": "zcdp", "delta": 0}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
         ({"rule": "renyi"}, ValueError, "rule must be one of pure, zcdp, iid"),
         ({"rule": None}, TypeError, "rule must be a string"),
         ({"delta": 1e-6, "certificate_delta": 1e-7}, ValueError, "must be delta under the rule 'pure'"),
@@ -245,6 +254,12 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"name": "\ud800"}, ValueError, "name must be printable"),
         ({"name": b"a"}, TypeError, "name must be a string"),
         ({"name": "taken"}, ValueError, "name must be new to the ledger"),
+        ({"name": "TAKEN"}, ValueError, "name must not look like that of another account, 'taken', got name='TAKEN'"),
+        (
+            {"name": "tak\u0435n"},
+            ValueError,
+            r"'taken', got name='tak\\u0435n'. Charge that account, or",
+        ),
     ],
 )
 def test_odd_accounts_are_refused(ledger: Ledger, arguments: dict[str, Any], kind: type[Exception], match: str) -> None:
@@ -262,7 +277,7 @@ def test_extremes(ledger: Ledger) -> None:
     assert ledger.affordable("a", Guarantee(1e299, 5e-324), TWO) == 10
     ledger.charge("a", Guarantee(1e299, 5e-324), 10, fingerprint=TWO)
     ledger.open_account("tiny", 5e-324, 5e-324)
-    ledger.charge("tiny", Guarantee(5e-324), 1, fingerprint=ONE)
+    ledger.charge("tiny", Guarantee(5e-324), 1, fingerprint=THREE)
     assert ledger.spent("tiny").epsilon == 5e-324
     assert ledger.verify().ok
     for name in ("a", "tiny"):

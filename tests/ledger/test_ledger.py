@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ledger_stores import (
     CERTIFIED,
+    DENSITIES,
     ONE,
     TWO,
     UNIT,
@@ -71,10 +72,10 @@ def test_a_key_that_is_taken_is_not_shown(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_charge_tells_what_is_spent_by_then(ledger: Ledger) -> None:
-    for rule in ("pure", "zcdp", "iid"):
+    for rule, density in zip(("pure", "zcdp", "iid"), DENSITIES, strict=False):
         ledger.open_account(rule, 5.0, 1e-6, rule)
         for num_draws in (1, 3):
-            charge = ledger.charge(rule, UNIT, num_draws, fingerprint=ONE)
+            charge = ledger.charge(rule, UNIT, num_draws, fingerprint=density)
             assert charge.spent == ledger.spent(rule)
         listed = ledger.charges(rule)
         assert listed[-1] == charge

@@ -230,7 +230,8 @@ def version_of(store: Store) -> int:
 
 def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(store.url)
-    assert version_of(store) == 1
+    migrations, version = list(schema.MIGRATIONS), version_of(store)
+    assert version == schema.newest_version() == 1 + len(migrations)
 
     def add_column(connection: Any) -> None:
         connection.execute(text("ALTER TABLE mbde_charges ADD COLUMN note TEXT"))
@@ -239,19 +240,54 @@ def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         add_column(connection)
         connection.execute(text("SELECT * FROM nowhere"))
 
-    monkeypatch.setattr(schema, "MIGRATIONS", [fail])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*migrations, fail])
     with pytest.raises(LedgerError):
         Ledger(store.url)
-    assert version_of(store) == 1
-    monkeypatch.setattr(schema, "MIGRATIONS", [add_column])
+    assert version_of(store) == version
+    monkeypatch.setattr(schema, "MIGRATIONS", [*migrations, add_column])
     with Ledger(store.url) as ledger:
-        assert version_of(store) == 2
+        assert version_of(store) == version + 1
         ledger.charge("a", UNIT, 1, fingerprint=ONE)
         assert ledger.verify().ok
-    monkeypatch.setattr(schema, "MIGRATIONS", [])
-    with pytest.raises(LedgerError, match="a newer release of pyro_mbde wrote it, in version 2.*update pyro_mbde"):
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+    match = f"a newer release of pyro_mbde wrote it, in version {version + 1}.*update pyro_mbde"
+    with pytest.raises(LedgerError, match=match):
         Ledger(store.url)
-    assert version_of(store) == 2
+    assert version_of(store) == version + 1
+
+
+def as_version_1(store: Store) -> None:
+    """What the first release that had ledgers would have made of it."""
+    with store.raw() as execute:
+        execute("DROP TABLE mbde_closings")
+        execute("UPDATE mbde_ledger SET version = 1")
+
+
+def test_a_ledger_of_version_1_is_brought_to_the_newest(store: Store) -> None:
+    filled(store.url)
+    as_version_1(store)
+    with Ledger(store.url) as ledger:
+        assert version_of(store) == schema.newest_version()
+        verification = ledger.verify()
+        assert verification.ok, verification.problems
+        ledger.open_account("c", 1.0)
+        ledger.close_account("c")
+        ledger.charge("a", UNIT, 1, fingerprint=ONE)
+        assert ledger.verify(verification.head).ok
+    with pytest.raises(Exception, match="rows of a ledger are only ever added"):
+        delete_closings(store)
+
+
+def delete_closings(store: Store) -> None:
+    if store.path is None:
+        with admin(store.url) as execute:
+            execute("DELETE FROM mbde_closings")
+        return
+    connection = sqlite3.connect(store.path)
+    try:
+        connection.execute("DELETE FROM mbde_closings")
+    finally:
+        connection.close()
 
 
 def test_a_ledger_of_version_1_opens(tmp_path: Path) -> None:
@@ -312,8 +348,12 @@ class TestPostgreSQL:
             auditor = make_url(store.url).set(username=role, password="p").render_as_string(hide_password=False)
             with Ledger(auditor) as ledger:
                 assert ledger.verify().ok
-                with pytest.raises(LedgerError, match="its user may not do this"):
+                assert [account.name for account in ledger.accounts()] == ["a", "b"]
+                with pytest.raises(LedgerError, match="its user may not do this.*to charge"):
                     ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            as_version_1(store)
+            with pytest.raises(LedgerError, match="an older release made it. Have its owner open it once"):
+                Ledger(auditor)
             execute(f"DROP OWNED BY {role}")
             execute(f"DROP ROLE {role}")
 
