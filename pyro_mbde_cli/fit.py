@@ -216,7 +216,7 @@ def fit_command(
         "columns": columns.to_dict()["columns"],
     }
     certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
-    console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}")
+    console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)
     console.note(f"{output} is as sensitive as the table: keep it. Hand out rows from `pyro-mbde release` alone.")
 
 

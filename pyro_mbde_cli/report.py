@@ -64,7 +64,7 @@ def report_command(
         frame = read_table(table)
         rows = frame if model.schema is None else model.schema.to_tensor(frame, outside=outside)
     library().private_report(model.density, rows, path=output)
-    console.answer({"report": output}, str(output))
+    console.answer({"report": output}, str(output), settled=True)
     console.note(f"{output} is as sensitive as the table: keep it.")
 
 
@@ -101,6 +101,10 @@ def _lines(card: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _item(value: Any) -> str:
+    from pyro_mbde._runtime import shown
+
+    if isinstance(value, float):
+        return shown(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')} {_item(item)}" for key, item in value.items())
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -225,5 +225,19 @@ def filled(url: str) -> None:
         assert ledger.verify().ok
 
 
+def share_a_density(store: Store) -> None:
+    """Charges the density of entry 10, of account b, to account a, as older releases let it happen."""
+    (head,) = store.rows("mbde_ledger")
+    row = store.rows("mbde_charges")[-1]
+    row.update(account="a", number=head["number"] + 1, previous=head["hash"])
+    row["hash"] = rehash("charge", row)
+    sums = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range", "num_draws")
+    with store.raw() as execute:
+        for table, values in (("mbde_charges", row), ("mbde_tallies", {name: row[name] for name in sums})):
+            marks = ", ".join("?" for _ in values)
+            execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
+        execute("UPDATE mbde_ledger SET number = ?, hash = ?", row["number"], row["hash"])
+
+
 def shows_part(told: str, fingerprint: str) -> bool:
     return any(fingerprint[place : place + 6] in told.lower() for place in range(len(fingerprint) - 5))

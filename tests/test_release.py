@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -349,6 +350,26 @@ def test_a_card_that_cannot_be_made_costs_nothing(
     with pytest.raises(RuntimeError, match="template"):
         release(plane, 1, ledger, "clinic")
     assert ledger.charges("clinic") == []
+
+
+def test_a_progress_bar_that_cannot_be_written_costs_no_rows(
+    plane: MollifiedExpFamily, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are paid for by then."""
+    draw, asked = releasing.private_draws, []
+
+    def unwritten(*words: Any, progress: bool, **options: Any) -> torch.Tensor:
+        asked.append(progress)
+        if progress or len(asked) > 2:
+            raise BrokenPipeError
+        return draw(*words, progress=progress, **options)
+
+    monkeypatch.setattr(releasing, "private_draws", unwritten)
+    assert len(release(plane, 2, ledger, "clinic").rows) == 2
+    assert asked == [True, False]
+    assert [charge.num_draws for charge in ledger.charges("clinic")] == [2]
+    with pytest.raises(BrokenPipeError):
+        release(plane, 2, ledger, "clinic", progress=False)
 
 
 def test_the_date_is_that_of_the_charge(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

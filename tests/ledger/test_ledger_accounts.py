@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 import pytest
-from ledger_stores import ONE, TWO, UNIT, Store, filled, rehash, shows_part
+from ledger_stores import ONE, TWO, UNIT, Store, filled, share_a_density, shows_part
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
 from pyro_mbde.privacy.ledger_chain import entry_hash
@@ -110,20 +110,6 @@ class TestDensities:
                 with pytest.raises(BudgetExceededError, match=f"and '{other}' bears it already"):
                     ledger.charge(name, UNIT, 1, fingerprint=fingerprint)
             assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 12
-
-
-def share_a_density(store: Store) -> None:
-    """Charges the density of entry 10, of account b, to account a, as older releases let it happen."""
-    (head,) = store.rows("mbde_ledger")
-    row = store.rows("mbde_charges")[-1]
-    row.update(account="a", number=head["number"] + 1, previous=head["hash"])
-    row["hash"] = rehash("charge", row)
-    sums = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range", "num_draws")
-    with store.raw() as execute:
-        for table, values in (("mbde_charges", row), ("mbde_tallies", {name: row[name] for name in sums})):
-            marks = ", ".join("?" for _ in values)
-            execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
-        execute("UPDATE mbde_ledger SET number = ?, hash = ?", row["number"], row["hash"])
 
 
 class TestClosing:
