@@ -148,7 +148,7 @@ class TestConfig:
         with Ledger("b.db") as ledger:
             assert ledger.account("clinic").epsilon == 5
         answer = run("budget", "plan", "--config", "pyro-mbde.toml", "--epsilon", 3, "--json").stdout
-        assert json.loads(answer)["skew"] == pytest.approx(math.log((1 + math.exp(0.5)) / 2) / 0.5)
+        assert json.loads(answer)["skew"] == pytest.approx(math.log((1 + math.exp(1)) / 2))
 
     def test_handed_on(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pyro_mbde.experiments.__main__._draw_guide", lambda name, *_, **how: print(name, how))
@@ -167,7 +167,7 @@ class TestConfig:
             ("[fitt]\n", "the file must have keys among fit, release"),
             ("epsilon = 1\n", "got the key 'epsilon'"),
             ("fit = 1\n", "fit must be a table, [fit]"),
-            ("[budget.close]\n", "[budget] must have keys among open, show, verify, plan, got the key 'close'"),
+            ("[budget.end]\n", "[budget] must have keys among open, close, show, verify, plan, got the key 'end'"),
             ("[budget.open]\nrules = 1\n", "[budget.open] must have"),
             ("[fit]\nepsilon = true\n", "epsilon in [fit] must be a number or text"),
             ("[fit]\nepsilon = [1]\n", "epsilon in [fit] must be a number or text"),
