@@ -191,8 +191,9 @@ def fit_command(
     The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them. Only rows from
     `pyro-mbde release` may be handed out.
 
-    An existing model is replaced with --force alone. Choosing epsilon, delta, skew or method anew because a result
-    looked better voids the guarantee.
+    An existing model is replaced with --force alone. Choosing epsilon, delta, skew or method again because a result
+    looked better voids the guarantee. A model that no row was drawn from costs nothing; but do not fit again until one
+    looks right, as the certificate that is paid for covers one fit, not the best of several.
     """
     check_output(output, force=force)
     if output.exists() and any(source is not None and output.samefile(source) for source in (table, schema)):

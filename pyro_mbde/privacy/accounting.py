@@ -89,8 +89,8 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
         Privacy Composition for Exponential Mechanisms. 2020 (exact).
 
     Example:
-        >>> compose(Guarantee(epsilon=0.5, log_ratio_range=0.5), num_draws=20)
-        TotalCost(epsilon=10.0, delta=0.0, rule='pure composition')
+        >>> compose(Guarantee(epsilon=0.25, log_ratio_range=0.25), num_draws=12)
+        TotalCost(epsilon=3.0, delta=0.0, rule='pure composition')
         >>> total = compose(Guarantee(epsilon=0.1, log_ratio_range=0.1), num_draws=1000, delta=1e-6)
         >>> round(total.epsilon, 2), total.rule
         (8.3, 'exact curve of i.i.d. draws')
@@ -266,9 +266,9 @@ def epsilon_per_draw(
         ValueError: an argument is out of its range.
 
     Example:
-        >>> few, many = epsilon_per_draw(10.0, 3, 1e-6), epsilon_per_draw(10.0, 10_000, 1e-6)
-        >>> round(few.epsilon, 2), few.form, round(many.epsilon, 3), many.form
-        (3.33, 'calibrated', 0.037, 'a priori')
+        >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 10_000, 1e-6)
+        >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
+        (1.0, 'calibrated', 0.013, 'a priori')
     """
     total_epsilon = check_epsilon(total_epsilon)
     check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)

@@ -64,12 +64,13 @@ class Ledger:
     are made one after the other, each wholly or not at all, and have reached the disk when :meth:`charge` returns.
     Charge first, draw after: whoever is killed in between has paid for draws that nobody saw, never the reverse.
 
-    What an account guarantees and why is told at :class:`Account`. Rows are only ever added; triggers refuse to edit,
-    delete or replace them, and each row, account or charge, holds a SHA-256 of all that it tells and of the hash before
-    it. There is one chain through the whole ledger rather than one for each account, so that an account deleted with
-    all its charges is missed too, and so that one hash, :meth:`head`, stands for everything; in return charges to
-    different accounts wait for one another, a few milliseconds each. :meth:`verify` goes through the chain and names
-    the rows that were edited, swapped, deleted or inserted.
+    What an account guarantees and why is told at :class:`Account`. A density is charged to one account alone. Rows are
+    only ever added; triggers refuse to edit, delete or replace them, and each row (the opening of an account, a charge,
+    a closing) holds a SHA-256 of all that it tells and of the hash before it. There is one chain through the whole
+    ledger rather than one for each account, so that an account deleted with all its charges is missed too, and so that
+    one hash, :meth:`head`, stands for everything; in return charges to different accounts wait for one another, some
+    milliseconds each. :meth:`verify` goes through the chain and names the rows that were edited, swapped, deleted or
+    inserted. The first charge of a ledger that was opened looks whether any are lost.
 
     What this is not: whoever can write the file can drop the triggers, and who rewrites the whole chain from some row
     on, or cuts off its end, and sets the head to fit, leaves a valid ledger. Only a head that was noted where they
@@ -85,14 +86,17 @@ class Ledger:
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (``pip install 'pyro_mbde[postgresql]'``), where the tables
-            are made. A file belongs on a local disk: network file systems lock unreliably. A new file is for its owner
-            alone (mode 0600), who may widen that for an auditor: the mode of a file that is there is left alone.
+            are made. A file belongs on a local disk: network file systems lock unreliably. It must have one path, beside
+            which its journal lies: mount its folder, never the file, and make no hard link to it. A new file is for its
+            owner alone (mode 0600), who may widen that for an auditor, to whom the right to read is enough: the mode of
+            a file that is there is left alone.
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
         TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range, or the URL is of another database.
-        LedgerError: there is no database there, it holds something else, or a newer release made it.
+        LedgerError: there is no database there, it holds something else, or a newer release made it; or its file has
+            several hard links, or is mounted without its folder.
 
     References:
         Haber, Stornetta. How to Time-Stamp a Digital Document. 1991 (chained hashes, and heads that are noted
@@ -102,11 +106,11 @@ class Ledger:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> with Ledger(f"{folder.name}/budget.db") as ledger:
-        ...     account = ledger.open_account("clinic-2026", epsilon=10.0, delta=1e-6)
-        ...     density, guarantee = "5e" * 32, Guarantee(epsilon=0.5, log_ratio_range=0.5)
-        ...     charge = ledger.charge("clinic-2026", guarantee, 12, fingerprint=density, purpose="a first look")
+        ...     account = ledger.open_account("clinic-2026", epsilon=3.0)
+        ...     density, guarantee = "5e" * 32, Guarantee(epsilon=0.25, log_ratio_range=0.25)
+        ...     charge = ledger.charge("clinic-2026", guarantee, 8, fingerprint=density, purpose="a first look")
         ...     ledger.spent("clinic-2026"), ledger.affordable("clinic-2026", guarantee, density), ledger.verify().ok
-        (TotalCost(epsilon=6.0, delta=0.0, rule='pure composition'), 8, True)
+        (TotalCost(epsilon=2.0, delta=0.0, rule='pure composition'), 4, True)
         >>> folder.cleanup()
     """
 
@@ -175,10 +179,10 @@ class Ledger:
             >>> import tempfile
             >>> folder = tempfile.TemporaryDirectory()
             >>> ledger = Ledger(f"{folder.name}/budget.db")
-            >>> account = ledger.open_account("survey", epsilon=8.0, delta=1e-6, rule="zcdp")
+            >>> account = ledger.open_account("survey", epsilon=3.0, rule="zcdp")
             >>> guarantee = Guarantee(epsilon=0.1, log_ratio_range=0.1)
-            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 80
-            836
+            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 30
+            146
             >>> ledger.close(); folder.cleanup()
         """
         account = make_account(name, epsilon, delta, rule, certificate_delta, _now())
