@@ -86,10 +86,10 @@ class Ledger:
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (``pip install 'pyro_mbde[postgresql]'``), where the tables
-            are made. A file belongs on a local disk: network file systems lock unreliably. It must have one path, beside
-            which its journal lies: mount its folder, never the file, and make no hard link to it. A new file is for its
-            owner alone (mode 0600), who may widen that for an auditor, to whom the right to read is enough: the mode of
-            a file that is there is left alone.
+            are made. A file belongs on a local disk: network file systems lock unreliably. It must have one path,
+            beside which its journal lies: mount its folder, never the file, and make no hard link to it. A new file is
+            for its owner alone (mode 0600), who may widen that for an auditor, to whom the right to read is enough: the
+            mode of a file that is there is left alone.
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
