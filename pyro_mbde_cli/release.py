@@ -103,7 +103,7 @@ def release_command(
     noun = "row" if num_draws == 1 else "rows"
     text = (
         f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
-        f"entry {released.charge.number} of the ledger, charged to {account}: "
+        f"entry {released.charge.number} of the ledger, charged to {released.charge.account}: "
         f"epsilon {shown(spent['epsilon'])} of {shown(standing['epsilon'])} spent, "
         f"delta {shown(spent['delta'])} of {shown(standing['delta'])}"
     )

@@ -77,7 +77,8 @@ class Console:
             write_line(sys.stdout, json.dumps(plain(document), indent=2) if self.as_json else text)
         except OSError as error:
             if settled:
-                self.warn(f"the answer could not be written: {error.strerror}. The exit code holds all the same.")
+                done = "The work is done; the exit code tells how it ended."
+                self.warn(f"the answer could not be written: {error.strerror}. {done}")
             elif not isinstance(error, BrokenPipeError):
                 raise OSError(error.errno, f"The answer could not be written: {error.strerror}") from error
 
