@@ -102,7 +102,7 @@ def open_command(
 
     planned = make_account(name, epsilon, delta, rule, certificate_delta, datetime.now(UTC))
     facts = (
-        f"account {planned.name} in {ledger}: {limits(planned)}\n"
+        f"account {planned.name} in {_place(ledger)}: {limits(planned)}\n"
         "None of this can be changed later, and the name is never used again."
     )
     if not console.confirm(facts, "Open it?", yes=yes):
@@ -136,7 +136,7 @@ def close_command(ctx: click.Context, console: Console, name: str, ledger: str, 
     """
     with open_ledger(ledger) as opened:
         account = opened.account(name)
-        facts = f"account {account.name} in {ledger}: {limits(account)}\nIt cannot be opened again."
+        facts = f"account {account.name} in {_place(ledger)}: {limits(account)}\nIt cannot be opened again."
         if not console.confirm(facts, "Close it?", yes=yes):
             tell("Nothing was closed.")
             ctx.exit(USER_ERROR)
@@ -176,7 +176,7 @@ def show_command(console: Console, name: str | None, ledger: str, model: Any) ->
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde budget verify --ledger budget.db
-  pyro-mbde budget verify --ledger budget.db --head 3f0c...   # as it was noted elsewhere
+  pyro-mbde budget verify --ledger budget.db --head HASH   # as it was noted elsewhere
 """,
 )
 @ledger_option
@@ -251,6 +251,11 @@ def plan_command(
         ]
     )
     console.answer(document, text)
+
+
+def _place(ledger: str) -> str:
+    """Where a ledger is; a database's URL holds a password."""
+    return "the database" if "://" in ledger else ledger
 
 
 def _head(console: Console, opened: Any) -> str | None:

@@ -58,6 +58,9 @@ class TestBudget:
         run("budget", "open", "never", "--epsilon", -2, "--ledger", "new.db", code=1)  # before anybody is asked
         close = ("budget", "close", "asked", "--ledger", "new.db")
         assert run(*close, code=1, input="n\n").stderr.endswith("Nothing was closed.\n")
+        url = "postgresql://ann:secret@localhost/budget"
+        result = run("budget", "open", "asked", "--epsilon", 2, "--ledger", url, code=1, input="n\n")
+        assert "account asked in the database: " in result.stderr and "secret" not in result.output
         assert run(*close, input="y\n").stdout == "closed asked\n"
 
     def test_close(self, model: Path, run: Run) -> None:
