@@ -13,7 +13,14 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_choice, check_flag, check_seed, seeded
 from pyro_mbde.base import reference_draws
-from pyro_mbde.baselines.common import FittedDensity, check_bandwidth, continuous_base, describe_epsilon, require
+from pyro_mbde.baselines.common import (
+    FittedDensity,
+    check_bandwidth,
+    continuous_base,
+    describe_epsilon,
+    require,
+    require_rows,
+)
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -160,7 +167,7 @@ class KDE:
         """
         stats = require("scipy.stats")
         with seeded(self.seed):
-            rows = to_rows(data, self.base, 10_000)
+            rows = require_rows(to_rows(data, self.base, 10_000))
         flat = rows.double().reshape(len(rows), -1)
         remedy = "Leave out columns that others determine."
         if len(flat) <= flat.shape[1]:
