@@ -286,7 +286,7 @@ class TestWaysOfDrawing:
 
     def test_a_base_without_inverse_is_told(self, ledger: Ledger) -> None:
         draws = release(make_density(BASES["gamma"]()), 3, ledger, "clinic").card["draws"]
-        assert "which is not cryptographic" in draws["randomness"]
+        assert "whose whole state the system fills again" in draws["randomness"]
 
     def test_an_exact_posterior(self, ledger: Ledger) -> None:
         prior = make_density(dist.Normal(0.0, 1.0))

@@ -87,8 +87,8 @@ class TestModels:
     def test_damaged(self, damage: dict[str, int], tmp_path: Path) -> None:
         path = tmp_path / "model.pt"
         TableModel(make_density(SCHEMA.base()), SCHEMA).save(path)
-        content = read_file(path, "MollifiedExpFamily", 3)
-        write_file(path, "MollifiedExpFamily", 3, content | damage)
+        content = read_file(path, "MollifiedExpFamily", (4,))
+        write_file(path, "MollifiedExpFamily", 4, content | damage)
         with pytest.raises(ValueError, match="undamaged"):
             TableModel.load(path)
 
