@@ -169,8 +169,10 @@ class WeakLearner:
             num_frequencies=self.num_frequencies,
             frequency_scale=self.frequency_scale,
             axis_share=self.axis_share,
-            spread=spread if self.standardize else None,
         ).to(positives)
+        if self.standardize:  # in the rows' dtype, which the classifier was not made in: float32 may be too coarse
+            classifier.loc.copy_(spread.loc)
+            classifier.scale.copy_(spread.scale)
         optimizer, scheduler = self._optimizer(classifier)
         losses = []
         for _ in range(self.num_steps):
