@@ -123,7 +123,7 @@ class TestPolicies:
             "  column 'age': 2 values are outside [0, 110]: moved to the nearest end.",
             "  column 'visits': 1 value is outside [0, 99]: moved to the nearest end.",
             "  column 'visits': 2 values are not whole: rounded.",
-            "  This message tells about the table, counts and all: it is for the table's owner alone.",
+            "  This message depends on the table, counts included: it is for the table's owner alone.",
         ]
         assert caught[0].filename == __file__
 
@@ -222,10 +222,10 @@ class TestRoundedColumns:
         [
             (
                 np.arange(20.0),
-                'released ones will not be. Does its codebook say so? Then kind = "integer".',
+                'released ones will not be. If its codebook says so, declare kind = "integer".',
             ),
             (np.arange(20) / 10, "at most 1 digit after the point, released ones will have more"),
-            (np.arange(20) / 100, "released ones will have more. Does its codebook say so? Then decimals = 2."),
+            (np.arange(20) / 100, "released ones will have more. If its codebook says so, declare decimals = 2."),
         ],
     )
     def test_said_to_the_owner(self, values: Any, text: str) -> None:

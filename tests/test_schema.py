@@ -178,11 +178,11 @@ class TestColumn:
             (
                 {"low": date(2020, 1, 31)},
                 TypeError,
-                "low must be a number, got low='2020-01-31'. A date",
+                "low must be a number, got low='2020-01-31'. Dates are",
             ),
-            ({"high": datetime(2020, 1, 31, 12)}, TypeError, "got high='2020-01-31 12:00:00'. A date is not supported"),
-            ({"high": time(12)}, TypeError, "got high='12:00:00'. A date is not supported: count days"),
-            ({"low": "2020-01-31"}, TypeError, "got low='2020-01-31'. A date is not supported"),
+            ({"high": datetime(2020, 1, 31, 12)}, TypeError, "got high='2020-01-31 12:00:00'. Dates are not supported"),
+            ({"high": time(12)}, TypeError, "got high='12:00:00'. Dates are not supported. Count days"),
+            ({"low": "2020-01-31"}, TypeError, "got low='2020-01-31'. Dates are not supported"),
             ({"high": 1e151}, ValueError, "high must be between -1e+150 and 1e+150"),
             ({"outside": "error"}, ValueError, "outside must be one of clip, drop, refuse"),
             ({"missing": "fill"}, ValueError, "missing must be drop, refuse or a number, got missing='fill'"),
@@ -233,7 +233,7 @@ class TestFiles:
             (
                 {"columns": {"name": "age"}},
                 TypeError,
-                "columns must be a list of tables, got columns='dict'. In",
+                "columns must be a list of tables, got one table. In TOML, write",
             ),
             ({"columns": []}, ValueError, "columns must name at least one"),
             ({"columns": ["age"]}, TypeError, "column 1 must be a table"),
@@ -253,7 +253,7 @@ class TestFiles:
             {"name": "cost", "low": 5, "high": 1},
             {"name": "x", "low": 0},
         ]
-        with pytest.raises(TypeError, match="schema must have no mistakes, got 3:") as caught:
+        with pytest.raises(TypeError, match="schema must be free of mistakes, got 3:") as caught:
             Schema.from_dict({"columns": columns})
         lines = str(caught.value).splitlines()[1:]
         assert [line.partition(":")[0] for line in lines[:2]] == ["  column 'age'", "  column 'cost'"]

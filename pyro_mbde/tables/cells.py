@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-OWNER = "This message tells about the table, counts and all: it is for the table's owner alone."
+OWNER = "This message depends on the table, counts included: it is for the table's owner alone."
 #: Names of columns to list in a message.
 _MAX_NAMES = 20
 #: Fewest values, most digits after the point, and how much finer floats must be, for a column to be called rounded.
@@ -32,9 +32,9 @@ _PATTERNS = {
 }
 _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
-    _DATES: "Count days, or years, from a public day on.",
-    _COMMAS: "Of a decimal comma, read_table takes decimal=',' (--decimal ,); take out commas between thousands.",
-    _POINTS: "Convert them with pandas.to_numeric; of a file, give the decimal point that it has (--decimal).",
+    _DATES: "Count days or years since a public date.",
+    _COMMAS: "Read a decimal comma with decimal=',' (--decimal ,); take out a comma between thousands.",
+    _POINTS: "Convert them with pandas.to_numeric; for a file, check decimal (--decimal).",
     _TEXT: "Encode text as numbers, by a public rule; leave cells without a value empty.",
 }
 
@@ -72,9 +72,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     missing = [name for name in names if name not in there]
     if missing:
         has = f"Its columns are {_listed(there)}." if there else "It has no columns."
-        if there and all(
-            isinstance(name, str) and reads_as_number(name) for name in there
-        ):  # which may be of the table
+        if there and all(map(reads_as_number, there)):  # a row of the table may stand in the header's place
             has = "Its columns are named by numbers: a file's first line must name them."
         remedy = "A schema names columns as the table does, spaces and capitals too."
         raise ValueError(f"The table must have columns named {_listed(missing)}. {has} {remedy} {OWNER}")
@@ -146,10 +144,10 @@ def _rounding(column: Column, values: Numbers) -> str | None:
     if not digits:
         return None
     if digits[0] == 0:
-        return 'all values are whole, released ones will not be. Does its codebook say so? Then kind = "integer".'
+        return 'all values are whole, released ones will not be. If its codebook says so, declare kind = "integer".'
     many = "1 digit" if digits[0] == 1 else f"{digits[0]} digits"
     said = f"all values have at most {many} after the point, released ones will have more."
-    return f"{said} Does its codebook say so? Then decimals = {digits[0]}."
+    return f"{said} If its codebook says so, declare decimals = {digits[0]}."
 
 
 def _as_floats(series: pd.Series[Any]) -> Numbers:
@@ -198,9 +196,9 @@ def _kind_of(cell: Any) -> str:
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)
 
 
-def reads_as_number(text: str) -> bool:
-    """Returns whether a text is a number, with a point or a comma."""
-    return any(_PATTERNS[kind].fullmatch(text) for kind in (_COMMAS, _POINTS))
+def reads_as_number(name: Any) -> bool:
+    """Returns whether the name of a column is text that reads as a number, with a point or a comma."""
+    return isinstance(name, str) and any(_PATTERNS[kind].fullmatch(name) for kind in (_COMMAS, _POINTS))
 
 
 def _listed(names: Sequence[Any]) -> str:

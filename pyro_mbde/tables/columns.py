@@ -25,7 +25,7 @@ _MAX_INTEGER = 2.0**32
 #: Whose square float64 holds, with room for sums of them.
 _MAX_SIZE = 1e150
 _MAX_DECIMALS = 12
-_NO_DATES = "A date is not supported: count days, or years, from a public day on, here and in the table."
+_NO_DATES = "Dates are not supported. Count days or years since a public date, in the schema and in the table."
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,8 @@ def _cause(error: Exception, encoding: str) -> str:
     if isinstance(error, _UnusableTableError):
         return text
     if isinstance(error, UnicodeError):
-        remedy = "Name the encoding that it is in, encoding='latin-1' (--encoding latin-1) for instance."
-        return f"It is not text in {encoding.removesuffix('-sig')}. {remedy}"
+        remedy = "Name its encoding, for example encoding='latin-1' (--encoding latin-1)."
+        return f"It is not {encoding.removesuffix('-sig')} text. {remedy}"
     if isinstance(error, EOFError):
         return "It ends too early: it was cut off. Copy it again."
     if isinstance(error, pd.errors.EmptyDataError):

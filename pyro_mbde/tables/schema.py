@@ -100,8 +100,9 @@ class Schema:
             raise TypeError(message("schema", "be a table of columns", type(content).__name__))
         _check_keys("schema", content, ["columns"], ["columns"])
         if not isinstance(content["columns"], list | tuple):
+            found = "one table" if isinstance(content["columns"], Mapping) else type(content["columns"]).__name__
             remedy = "In TOML, write [[columns]], with two brackets on each side, above each column."
-            raise TypeError(message("columns", "be a list of tables", type(content["columns"]).__name__, remedy))
+            raise TypeError(f"columns must be a list of tables, got {found}. {remedy}")
         columns: list[Column] = []
         errors: list[TypeError | ValueError] = []
         for number, entry in enumerate(content["columns"], 1):
@@ -110,7 +111,8 @@ class Schema:
             except (TypeError, ValueError) as error:
                 errors.append(error)
         if len(errors) > 1:
-            raise type(errors[0])("\n  ".join([f"schema must have no mistakes, got {len(errors)}:", *map(str, errors)]))
+            found = f"schema must be free of mistakes, got {len(errors)}:"
+            raise type(errors[0])("\n  ".join([found, *map(str, errors)]))
         if errors:
             raise errors[0]
         return cls(tuple(columns))

@@ -153,7 +153,7 @@ class TestFit:
     def test_a_table_of_another_format(self, where: str, run: Run) -> None:
         table = pd.read_csv("table.csv")
         table.to_csv("table.csv", index=False, sep=";", decimal=",", encoding="utf-16")
-        assert "It is not text in utf-8" in run(*FIT, code=1).stderr
+        assert "It is not utf-8 text" in run(*FIT, code=1).stderr
         if where == "flags":
             options: tuple[str, ...] = ("--sep", ";", "--decimal", ",", "--encoding", "utf-16")
         else:
@@ -250,8 +250,8 @@ class TestConfig:
         ("text", "error"),
         [
             ("[columns]\nname = 'age'\n", "In TOML, write [[columns]], with two brackets on each side"),
-            ("[[columns]]\nname = 'age'\nlow = 1950-01-01\nhigh = 3\n", "A date is not supported: count days"),
-            ("[[columns]]\nname = 'age'\nlow = 9\nhigh = 3\n[[columns]]\nname = 'x'\n", "no mistakes, got 2:"),
+            ("[[columns]]\nname = 'age'\nlow = 1950-01-01\nhigh = 3\n", "Dates are not supported. Count days"),
+            ("[[columns]]\nname = 'age'\nlow = 9\nhigh = 3\n[[columns]]\nname = 'x'\n", "free of mistakes, got 2:"),
         ],
     )
     @pytest.mark.parametrize("option", ["--config", "--schema"])
