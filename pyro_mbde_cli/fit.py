@@ -189,8 +189,8 @@ def fit_command(
     The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them. Only rows from
     `pyro-mbde release` may be handed out.
 
-    An existing model is replaced with --force alone. Choosing epsilon, delta, skew or method anew because a result
-    looked better voids the guarantee.
+    An existing model is only replaced with --force. Choosing epsilon, delta, skew, method or schema by what is said of
+    the table, or by a result, voids the guarantee.
     """
     if schema is None and config_columns(ctx) is None:
         raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)

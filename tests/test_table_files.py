@@ -88,6 +88,7 @@ class TestTables:
             ({"sep": ""}, ValueError, "sep must be one character"),
             ({"sep": ", "}, ValueError, "sep must be one character"),
             ({"sep": "a"}, ValueError, "sep must be one character"),
+            ({"sep": "§"}, ValueError, "sep must be one character"),
             ({"sep": '"'}, ValueError, "sep must be one character"),
             ({"sep": 3}, TypeError, "sep must be a string"),
             ({"decimal": ";"}, ValueError, "decimal must be . or ,"),

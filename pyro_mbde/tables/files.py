@@ -79,7 +79,7 @@ def _check_format(sep: Any, decimal: Any, encoding: Any) -> tuple[str, str]:
         if not isinstance(value, str):
             raise TypeError(message(name, "be a string", value))
     sep = "\t" if sep in ("tab", "\\t") else sep
-    if len(sep) != 1 or sep.isalnum() or sep in "\"'\r\n.+-":
+    if len(sep) != 1 or not sep.isascii() or sep.isalnum() or sep in "\"'\r\n.+-":
         raise ValueError(message("sep", "be one character such as , or ; or |, or 'tab'", sep))
     if decimal not in (".", ","):
         raise ValueError(message("decimal", "be . or ,", decimal))
@@ -155,7 +155,7 @@ def _cause(error: Exception, encoding: str) -> str:
     if isinstance(error, pd.errors.EmptyDataError):
         return "It is empty. A table has at least a line with the names of its columns."
     if isinstance(error, pd.errors.ParserWarning) or (line and "Expected" in text):
-        where = f"line {line.group().removeprefix('line ')}" if line else "its rows"
+        where = line.group() if line else "its rows"
         remedy = "A decimal comma or an unquoted separator in a cell makes such rows (--sep, --decimal)."
         return f"There are more cells in {where} than names in its header. {remedy}"
     if isinstance(error, MemoryError):
