@@ -31,7 +31,8 @@ from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
 from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
-from pyro_mbde.tables.schema import Column, Schema
+from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.schema import Schema
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
 from pyro_mbde.training.fallback import FitWarning
 from pyro_mbde.training.mbde import MBDE, RoundRecord

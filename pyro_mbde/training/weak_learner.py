@@ -196,7 +196,7 @@ class WeakLearner:
         return classifier.requires_grad_(False).eval()
 
     def _untrained(self, num_classifiers: int, like: Tensor, spread: Spread) -> BoundedClassifiers:
-        return BoundedClassifiers(
+        classifier = BoundedClassifiers(
             num_classifiers,
             like.shape[-1],
             hidden_sizes=self.hidden_sizes,
@@ -205,8 +205,11 @@ class WeakLearner:
             num_frequencies=self.num_frequencies,
             frequency_scale=self.frequency_scale,
             axis_share=self.axis_share,
-            spread=spread if self.standardize else None,
         ).to(like)
+        if self.standardize:  # in the rows' dtype, which the classifier was not made in: float32 may be too coarse
+            classifier.loc.copy_(spread.loc)
+            classifier.scale.copy_(spread.scale)
+        return classifier
 
     def _batch(self, rows: Tensor) -> Tensor:
         if self.batch_size is None:
