@@ -152,7 +152,7 @@ def test_arguments_are_checked() -> None:
         KDE(dist.Poisson(3.0))
     with pytest.raises(TypeError, match="base must"):
         KDE("normal")
-    for data in (torch.randn(1), torch.tensor([0.0, torch.nan])):
+    for data in (torch.randn(1), torch.randn(0)):
         with pytest.raises(ValueError, match="data must"):
             KDE(dist.Normal(0.0, 1.0)).fit(data)
     with pytest.raises(ValueError, match="more rows than columns"):
