@@ -118,6 +118,7 @@ class MollifiedExpFamily(TorchDistribution):
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
         self._interior = reference_draws(self.base)[0]
         self._dtype = feature_dtype(self.base)
+        self._source = TorchSource(self.base)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
         self.certificate = certificate
         if not isinstance(log_normalizer, LogNormalizer):
@@ -405,7 +406,7 @@ class MollifiedExpFamily(TorchDistribution):
             ValueError: an argument is out of its range.
         """
         return rejection_sample(
-            TorchSource(self.base) if source is None else source,
+            self._source if source is None else source,
             self.tilt,
             self.bounds,
             num_draws,
