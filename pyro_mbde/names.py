@@ -167,7 +167,7 @@ def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
 
 
 def _looks(name: str) -> tuple[str, str]:
-    """What a name looks like where letter case is no difference, and where 1, l and a capital I are none."""
+    """What a name looks like where letter case is no difference, and where 1, l and a capital I are the same."""
     parts = unicodedata.normalize("NFKD", name)
     seen = (sign for sign in parts if sign.isspace() or (unicodedata.category(sign) != "Cf" and sign not in _BLANK))
     plain = " ".join("".join(_digit(sign) for sign in seen).split())

@@ -48,9 +48,7 @@ delta_option = click.option(
     show_default=f"{DELTA:g}, which pays for a thousand models of fit's default delta",
     help="Of all rows together.",
 )
-yes_option = click.option(
-    "--yes", is_flag=True, help="Do not ask. Nobody is asked where standard input is no terminal."
-)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Only a terminal is asked.")
 
 
 @budget_group.command(

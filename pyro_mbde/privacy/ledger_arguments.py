@@ -33,7 +33,7 @@ def check_fingerprint(fingerprint: Any) -> str:
 
 
 def check_head(head: Any) -> str:
-    """Returns a head in small letters, or raises if it is no whole hash."""
+    """Returns a head in small letters, or raises if it is not a whole hash."""
     if not isinstance(head, str):
         raise TypeError(message("expected_head", "be a string", head))
     if not _HASH.fullmatch(head.strip().lower()):

@@ -33,7 +33,7 @@ _TROUBLES: list[tuple[tuple[str, ...], str, str]] = [
         "it was locked for too long.",
         "Try again, or find what holds it.",
     ),
-    (("SQLITE_NOTADB",), "it is no database.", "Check the path."),
+    (("SQLITE_NOTADB",), "it is not a database.", "Check the path."),
     (
         ("SQLITE_CORRUPT", "SQLITE_FORMAT", "XX00"),
         "it is damaged.",

@@ -1,4 +1,4 @@
-"""Where an answer cannot be shown, what was charged or opened is no failure."""
+"""Where an answer cannot be shown, what was charged or opened is not reported as failed."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_truncated_file_is_found(file: Store) -> None:
     content = file.path.read_bytes()
     for share in (0.3, 0.6, 0.9):
         file.path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(LedgerError, match="damaged|no database"), Ledger(file.url) as ledger:
+        with pytest.raises(LedgerError, match="damaged|not a database"), Ledger(file.url) as ledger:
             assert not ledger.verify().ok
             raise LedgerError("damaged, as verify told")
 
@@ -212,7 +212,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE patients (name TEXT)")
     connection.commit()
     connection.close()
-    for place, match in ((path, "it is no database"), (other, "a database of something else.*left as it is")):
+    for place, match in ((path, "it is not a database"), (other, "a database of something else.*left as it is")):
         before = place.read_bytes()
         with pytest.raises(LedgerError, match=match):
             Ledger(place)
