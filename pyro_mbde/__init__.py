@@ -6,6 +6,7 @@ that protects every group of any size.
 
 import pyro.distributions
 
+from pyro_mbde.calibration import recertify
 from pyro_mbde.diagnostics.checks import mixing_report
 from pyro_mbde.diagnostics.plot import plot_mixing
 from pyro_mbde.diagnostics.report import MixingReport
@@ -19,7 +20,7 @@ from pyro_mbde.privacy.audit_report import AuditReport, Finding, PairResult
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.leaks import PrivacyLeakWarning
 from pyro_mbde.privacy.ledger import Ledger
-from pyro_mbde.privacy.ledger_database import LedgerError
+from pyro_mbde.privacy.ledger_errors import LedgerError
 from pyro_mbde.releases.releasing import Release, UnwrittenReleaseError, release
 from pyro_mbde.releases.report import private_report
 from pyro_mbde.sampling.chains import Chains
@@ -30,8 +31,10 @@ from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
 from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.statistics import BoundedClassifiers
-from pyro_mbde.tables.schema import Column, Schema
+from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.schema import Schema
 from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
+from pyro_mbde.training.fallback import FitWarning
 from pyro_mbde.training.mbde import MBDE, RoundRecord
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -51,6 +54,7 @@ __all__ = [
     "DensityRatio",
     "DrawBudget",
     "Finding",
+    "FitWarning",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
@@ -80,6 +84,7 @@ __all__ = [
     "posterior_guarantee",
     "private_draws",
     "private_report",
+    "recertify",
     "release",
     "resume_mcmc",
     "run_mcmc",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 import warnings
@@ -20,6 +21,7 @@ from pyro_mbde_cli.forward import bench_command, reproduce_command
 from pyro_mbde_cli.release import release_command
 from pyro_mbde_cli.report import report_command
 from pyro_mbde_cli.shared import BUDGET_REFUSED, EXAMPLES, INTERRUPTED, USER_ERROR
+from pyro_mbde_cli.streams import flush_streams, tell
 
 #: What a user can set right; anything else is a mistake of the library's and shows where it comes from.
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError, RuntimeError)
@@ -42,6 +44,7 @@ class Application(click.Group):
                 warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _show_warning
             code = self._run(*args, **extra)
+        flush_streams()
         sys.exit(code)
 
     def _start(self, *args: Any, **extra: Any) -> Any:
@@ -53,17 +56,19 @@ class Application(click.Group):
             outcome = self._start(*args, **extra)
             return outcome if isinstance(outcome, int) else 0
         except click.Abort:
-            click.echo("Interrupted.", err=True)
+            tell("Interrupted.")
             return INTERRUPTED
         except click.ClickException as error:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            tell(shown.getvalue().rstrip("\n"))
             return error.exit_code
         except _USER_ERRORS as error:
             if os.environ.get("PYRO_MBDE_DEBUG", "0") != "0":
                 raise
-            click.echo(f"Error: {_text(error)}", err=True)
+            tell(f"Error: {_text(error)}")
             if type(error) in (TypeError, RuntimeError):  # which may be the library's mistake
-                click.echo(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.", err=True)
+                tell(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.")
             return BUDGET_REFUSED if _is_refusal(error) else USER_ERROR
 
 
@@ -86,7 +91,7 @@ def _show_warning(
     file: object = None,
     line: object = None,
 ) -> None:
-    click.echo(f"Warning: {message}", err=True)
+    tell(f"Warning: {message}")
 
 
 @click.group(
@@ -94,15 +99,16 @@ def _show_warning(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
+  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
   pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
-  pyro-mbde release model.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde release model.pt 4 --ledger budget.db --account clinic-2026 -o public/rows.csv
   pyro-mbde budget verify --ledger budget.db
 
 \b
 Exit codes:
   0 done, 1 an error to set right, 2 wrong usage, 3 the budget refused,
   4 a verification, audit or check of chains failed, 130 interrupted.
+  What was charged or opened is 0, also where the answer could not be shown.
 
 \b
 Set PYRO_MBDE_DEBUG=1 to see where an error comes from. Completion of commands and options in bash (or zsh, fish):

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from pyro_mbde_cli.budget_show import describe, limits, show_all, show_one
 from pyro_mbde_cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
     EXISTING,
+    USER_ERROR,
     Console,
     aligned,
     ledger_option,
+    library,
     open_ledger,
     shared_options,
 )
+from pyro_mbde_cli.streams import tell
 
 
 @click.group(
     "budget",
-    short_help="Open accounts, see what is spent, verify, plan.",
+    short_help="Open and close accounts, see what is spent, verify, plan.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget plan --epsilon 2 --delta 1e-6 --num-draws 4
-  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
+  pyro-mbde budget plan --epsilon 2 --num-draws 4
+  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
   pyro-mbde budget show --ledger budget.db
   pyro-mbde budget verify --ledger budget.db
 """,
 )
 def budget_group() -> None:
-    """Open accounts, see what is spent, verify the ledger, plan."""
+    """Open and close accounts, see what is spent, verify the ledger, plan."""
+
+
+#: Of an account, and of a plan for one, where none is given.
+DELTA = 1e-6
+delta_option = click.option(
+    "--delta",
+    type=float,
+    default=DELTA,
+    show_default=f"{DELTA:g}, which pays for a thousand models of fit's default delta",
+    help="Of all rows together.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Only a terminal is asked.")
 
 
 @budget_group.command(
@@ -39,8 +56,8 @@ def budget_group() -> None:
     short_help="Open an account.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget open clinic-2026 --epsilon 2 --delta 1e-6 --ledger budget.db
-  pyro-mbde budget open survey --epsilon 3 --delta 1e-6 --rule zcdp --ledger budget.db
+  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
+  pyro-mbde budget open survey --epsilon 3 --rule zcdp --ledger budget.db
 
 \b
 Rules:
@@ -52,15 +69,18 @@ Rules:
 @click.argument("name")
 @ledger_option
 @click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")
-@click.option("--delta", type=float, default=0.0, show_default=True, help="Of all rows together.")
+@delta_option
 @click.option(
     "--rule", type=click.Choice(["pure", "zcdp", "iid"]), default="pure", show_default=True, help="How costs add up."
 )
 @click.option(
     "--certificate-delta", type=float, help="What the certificates of models may take of delta.  [default: by the rule]"
 )
+@yes_option
 @shared_options
+@click.pass_context
 def open_command(
+    ctx: click.Context,
     console: Console,
     name: str,
     ledger: str,
@@ -68,23 +88,61 @@ def open_command(
     delta: float,
     rule: str,
     certificate_delta: float | None,
+    yes: bool,
 ) -> None:
     """Open the account NAME, a limit for good on what rows from one table cost together.
 
     The ledger is made if there is none. Epsilon, delta and rule cannot be changed: choose them before anything is
-    drawn. One table should have one account.
+    drawn. On a terminal they are shown, and asked about, before. One table should have one account, and one density is
+    charged to one account alone. A name must not look like that of another account.
     """
+    from pyro_mbde.privacy.accounts import make_account
     from pyro_mbde.privacy.advice import advise
 
+    planned = make_account(name, epsilon, delta, rule, certificate_delta, datetime.now(UTC))
+    advice = console.notes(advise(planned.epsilon))
+    facts = (
+        f"account {planned.name} in {_place(ledger)}: {limits(planned)}\n"
+        "None of this can be changed later, and the name is never used again."
+    )
+    if not console.confirm(facts, "Open it?", yes=yes):
+        tell("Nothing was opened.")
+        ctx.exit(USER_ERROR)
     with open_ledger(ledger, create=True) as opened:
         account = opened.open_account(name, epsilon, delta, rule=rule, certificate_delta=certificate_delta)
-        document = {**_describe(account), "head": opened.head()}
-    document["advice"] = console.notes(advise(account.epsilon))
+        document = {**describe(account), "head": _head(console, opened), "advice": advice}
     if rule == "pure" and not delta:
         console.note("Delta is 0, so that only models fitted with --delta 0 can be charged to this account.")
-    console.answer(
-        document, f"opened {name}: epsilon {account.epsilon:g}, delta {account.delta:g}, rule {account.rule}"
-    )
+    console.answer(document, f"opened {account.name}: {limits(account)}", settled=True)
+
+
+@budget_group.command(
+    "close",
+    short_help="Close an account that was opened by mistake.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget close clinic-2062 --ledger budget.db
+""",
+)
+@click.argument("name")
+@ledger_option
+@yes_option
+@shared_options
+@click.pass_context
+def close_command(ctx: click.Context, console: Console, name: str, ledger: str, yes: bool) -> None:
+    """Close the account NAME, which must have no charges, for good.
+
+    Its opening and its closing stay in the ledger, and its name is never used again. Nothing can be charged to it.
+    """
+    with open_ledger(ledger) as opened:
+        account = opened.account(name)
+        facts = f"account {account.name} in {_place(ledger)}: {limits(account)}\nIt cannot be opened again."
+        if not console.confirm(facts, "Close it?", yes=yes):
+            tell("Nothing was closed.")
+            ctx.exit(USER_ERROR)
+        account = opened.close_account(name)
+        document = {**describe(account), "head": _head(console, opened)}
+    console.answer(document, f"closed {account.name}", settled=True)
 
 
 @budget_group.command(
@@ -106,9 +164,10 @@ def show_command(console: Console, name: str | None, ledger: str, model: Any) ->
         raise click.UsageError("--model needs the NAME of an account.")
     with open_ledger(ledger) as opened:
         if name is None:
-            _show_all(console, opened)
+            show_all(console, opened)
         else:
-            _show_one(console, opened, name, None if model is None else _density(model))
+            density = None if model is None else library().MollifiedExpFamily.load(model)
+            show_one(console, opened, name, density)
 
 
 @budget_group.command(
@@ -117,7 +176,7 @@ def show_command(console: Console, name: str | None, ledger: str, model: Any) ->
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde budget verify --ledger budget.db
-  pyro-mbde budget verify --ledger budget.db --head 3f0c...   # as it was noted elsewhere
+  pyro-mbde budget verify --ledger budget.db --head HASH   # as it was noted elsewhere
 """,
 )
 @ledger_option
@@ -125,17 +184,18 @@ def show_command(console: Console, name: str | None, ledger: str, model: Any) ->
 @shared_options
 @click.pass_context
 def verify_command(ctx: click.Context, console: Console, ledger: str, head: str | None) -> None:
-    """Check that nobody changed the ledger. Exits with 4 if somebody did.
+    """Check that nobody changed the ledger, and that what it holds is within its limits. Exits with 4 if not.
 
-    Note the head that it prints where nobody can write to: whoever can write the ledger could make it anew, and only a
-    head from before tells.
+    The right to read is enough. Note the head that it prints where nobody can write to: whoever can write the ledger
+    could make all of it again, and only a head from before tells. Pass that whole.
     """
     with open_ledger(ledger) as opened:
         found = opened.verify(head)
     document = {"ok": found.ok, "num_charges": found.num_charges, "head": found.head, "problems": list(found.problems)}
     noun = "charge" if found.num_charges == 1 else "charges"
-    lines = [f"{'ok' if found.ok else 'CHANGED'}: {found.num_charges:,} {noun}, head {found.head}"]
-    console.answer(document, "\n".join([*lines, *(f"  {problem}" for problem in found.problems)]))
+    lines = [f"{'ok' if found.ok else 'NOT OK'}: {found.num_charges:,} {noun}, head {found.head}"]
+    lines += [f"  {problem}" for problem in found.problems]
+    console.answer(document, "\n".join(lines), settled=not found.ok)
     if not found.ok:
         ctx.exit(CHECK_FAILED)
 
@@ -145,12 +205,13 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
     short_help="Tell what each row may cost within a total.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget plan --epsilon 2 --delta 1e-6 --num-draws 4
-  pyro-mbde budget plan --epsilon 3 --delta 1e-6 --num-draws 1000 --filled-share 0.2
+  pyro-mbde budget plan --epsilon 2 --num-draws 4
+  pyro-mbde budget plan --epsilon 1 --delta 0 --num-draws 2
+  pyro-mbde budget plan --epsilon 3 --num-draws 1000 --filled-share 0.2
 """,
 )
 @click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")
-@click.option("--delta", type=float, default=0.0, show_default=True, help="Of all rows together.")
+@delta_option
 @click.option("--num-draws", type=click.IntRange(1), required=True, help="Rows of one model, the most that are wanted.")
 @click.option(
     "--certificate-delta",
@@ -171,6 +232,7 @@ def plan_command(
 ) -> None:
     """Tell how much each of several rows may cost within a total, and how to fit and which account to open for that."""
     from pyro_mbde import epsilon_per_draw
+    from pyro_mbde._runtime import shown
     from pyro_mbde.privacy.advice import advise
 
     budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
@@ -186,8 +248,8 @@ def plan_command(
     )
     text = aligned(
         [
-            ("one row", f"epsilon {budget.epsilon:.6g}, {budget.form}"),
-            (f"{num_draws:,} rows", f"epsilon {total.epsilon:.6g}, delta {total.delta:g}, by {total.rule}"),
+            ("one row", f"epsilon {shown(budget.epsilon)}, {budget.form}"),
+            (f"{num_draws:,} rows", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
             ("fit with", options),
             ("account", account),
         ]
@@ -195,81 +257,15 @@ def plan_command(
     console.answer(document, text)
 
 
-def _density(path: Any) -> Any:
-    from pyro_mbde import MollifiedExpFamily
-
-    return MollifiedExpFamily.load(path)
-
-
-def _describe(account: Any) -> dict[str, Any]:
-    names = ("name", "epsilon", "delta", "rule", "certificate_delta", "opened")
-    return {name: getattr(account, name) for name in names}
+def _place(ledger: str) -> str:
+    """Where a ledger is; a database's URL holds a password."""
+    return "the database" if "://" in ledger else ledger
 
 
-def _show_all(console: Console, opened: Any) -> None:
-    accounts = opened.accounts()
-    spent = [opened.spent(account.name) for account in accounts]
-    document = {
-        "accounts": [
-            {**_describe(account), "spent": {"epsilon": cost.epsilon, "delta": cost.delta}}
-            for account, cost in zip(accounts, spent, strict=True)
-        ],
-        "head": opened.head(),
-    }
-    rows = [("account", "rule", "epsilon spent", "delta spent", "opened")]
-    rows += [
-        (account.name, account.rule, *_standing(account, cost), _day(account.opened))
-        for account, cost in zip(accounts, spent, strict=True)
-    ]
-    console.answer(document, aligned(rows))
-
-
-def _show_one(console: Console, opened: Any, name: str, density: Any) -> None:
-    account, cost, charges = opened.account(name), opened.spent(name), opened.charges(name)
-    document: dict[str, Any] = {
-        **_describe(account),
-        "spent": {"epsilon": cost.epsilon, "delta": cost.delta},
-        "charges": [
-            {
-                "number": charge.number,
-                "when": charge.when,
-                "num_draws": charge.num_draws,
-                "guarantee": asdict(charge.guarantee),
-                "purpose": charge.purpose,
-                "who": charge.who,
-                "fingerprint": charge.fingerprint,
-                "hash": charge.hash,
-            }
-            for charge in charges
-        ],
-    }
-    epsilon, delta = _standing(account, cost)
-    lines = [f"{account.name}, rule {account.rule}, opened {_day(account.opened)}"]
-    lines += [f"epsilon {epsilon} spent, delta {delta}"]
-    if density is not None:
-        document["affordable"] = opened.affordable(name, density.guarantee, density.fingerprint)
-        lines += [f"{document['affordable']:,} more rows of this model, at epsilon {density.epsilon:.6g} each"]
-    if charges:
-        rows = [("entry", "when", "rows", "epsilon of one", "model", "who", "purpose")]
-        rows += [
-            (
-                str(charge.number),
-                _day(charge.when),
-                f"{charge.num_draws:,}",
-                f"{charge.guarantee.epsilon:.6g}",
-                charge.fingerprint[:8],
-                charge.who,
-                charge.purpose,
-            )
-            for charge in charges
-        ]
-        lines += ["", aligned(rows)]
-    console.answer(document, "\n".join(lines))
-
-
-def _standing(account: Any, cost: Any) -> tuple[str, str]:
-    return f"{cost.epsilon:.6g} of {account.epsilon:g}", f"{cost.delta:g} of {account.delta:g}"
-
-
-def _day(when: Any) -> str:
-    return str(when.date()) if hasattr(when, "date") else str(when)[:10]
+def _head(console: Console, opened: Any) -> str | None:
+    """The head after a change, which is made whether it can be read or not."""
+    try:
+        return str(opened.head())
+    except RuntimeError as error:
+        console.warn(f"the new head could not be read: {error}")
+        return None

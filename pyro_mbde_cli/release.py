@@ -60,7 +60,9 @@ def release_command(
     Charged first, drawn after: where the account cannot bear it nothing is drawn, and the exit code is 3. Beside ROWS
     goes a card that says what is guaranteed, as .card.json and .card.html; none of the three may be there already. Rows
     and card are public, and so is all that this command says. Rows that are paid for and cannot be written are printed.
+    Once rows are charged and written the exit code is 0, also where nothing can be printed.
     """
+    from pyro_mbde._runtime import shown
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel
 
@@ -87,7 +89,8 @@ def release_command(
             unwritten = getattr(error, "release", None)
             if unwritten is not None:  # paid for: where the files cannot take them, standard output can
                 rows = json.loads(unwritten.rows.to_json(orient="records"))
-                console.answer({"rows": rows, "card": unwritten.card}, unwritten.rows.to_csv(index=False).rstrip("\n"))
+                text = unwritten.rows.to_csv(index=False).rstrip("\n")
+                console.answer({"rows": rows, "card": unwritten.card}, text, settled=True)
             raise
     standing, density = released.card["account"], released.card["density"]
     spent = standing["spent"]
@@ -109,8 +112,8 @@ def release_command(
     noun = "row" if num_draws == 1 else "rows"
     text = (
         f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
-        f"entry {released.charge.number} of the ledger, charged to {account}: "
-        f"epsilon {spent['epsilon']:.6g} of {standing['epsilon']:g} spent, "
-        f"delta {spent['delta']:g} of {standing['delta']:g}"
+        f"entry {released.charge.number} of the ledger, charged to {released.charge.account}: "
+        f"epsilon {shown(spent['epsilon'])} of {shown(standing['epsilon'])} spent, "
+        f"delta {shown(spent['delta'])} of {shown(standing['delta'])}"
     )
-    console.answer(document, text)
+    console.answer(document, text, settled=True)

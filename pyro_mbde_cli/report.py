@@ -19,6 +19,7 @@ from pyro_mbde_cli.shared import (
     library,
     shared_options,
 )
+from pyro_mbde_cli.table import TABLE_OPTIONS, table_options
 
 #: Endings of what a release writes for people to read, and of tables.
 RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
@@ -26,8 +27,15 @@ RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
 _LONG = 30
 
 
+class _TableOfFit(click.Command):
+    """A command that reads a table as fit does, unless its own options say otherwise."""
+
+    inherits = ("fit", TABLE_OPTIONS)
+
+
 @click.command(
     "report",
+    cls=_TableOfFit,
     short_help="Show what rows will look like, or a card.",
     epilog=f"""\b
 {EXAMPLES}
@@ -38,17 +46,11 @@ _LONG = 30
 @click.argument("file", type=EXISTING)
 @click.option("--table", type=EXISTING, help="The table that the model was fitted to.")
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
-@click.option(
-    "--outside",
-    type=click.Choice(["error", "clip"]),
-    default="error",
-    show_default=True,
-    help="What to do with values of the table outside a column's public range.",
-)
+@table_options
 @force_option
 @shared_options
 def report_command(
-    console: Console, file: Path, table: Path | None, output: Path | None, outside: str, force: bool
+    console: Console, file: Path, table: Path | None, output: Path | None, csv_format: dict[str, str], force: bool
 ) -> None:
     """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
 
@@ -70,11 +72,11 @@ def report_command(
     model = TableModel.load(file)
     rows = None
     if table is not None:
-        frame = read_table(table)
-        rows = frame if model.schema is None else model.schema.to_tensor(frame, outside=outside)
+        frame = read_table(table, **csv_format)
+        rows = frame if model.schema is None else model.schema.to_tensor(frame)
     report = library().private_report(model.density, rows, path=output, columns=model.schema)
     verdict = report["comparison"]["verdict"]
-    console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}")
+    console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}", settled=True)
     console.note(f"{output}, and what is said here, is as sensitive as the table: keep it to yourself.")
 
 
@@ -120,6 +122,10 @@ def _lines(card: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _item(value: Any) -> str:
+    from pyro_mbde._runtime import shown
+
+    if isinstance(value, float):
+        return shown(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{str(key).replace('_', ' ')} {_item(item)}" for key, item in value.items())
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

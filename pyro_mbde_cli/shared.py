@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyro_mbde_cli.config import config_columns, config_option
+from pyro_mbde_cli.streams import is_terminal, tell, write_line
 
 if TYPE_CHECKING:
     from pyro_mbde import Schema
@@ -42,12 +43,12 @@ class Console:
     @property
     def progress(self) -> bool:
         """Whether to show progress bars: on a terminal, unless told to be quiet."""
-        return not self.quiet and sys.stderr.isatty()
+        return not self.quiet and is_terminal(sys.stderr)
 
     def note(self, text: str) -> None:
-        """Says something beside the answer."""
+        """Says something beside the answer, where that can be done."""
         if not self.quiet:
-            click.echo(text, err=True)
+            tell(text)
 
     def notes(self, texts: list[str]) -> list[str]:
         """Says each of several things beside the answer, and returns them for the answer as JSON."""
@@ -56,12 +57,36 @@ class Console:
         return texts
 
     def warn(self, text: str) -> None:
-        """Says something that matters also to who wants quiet."""
-        click.echo(f"Warning: {text}", err=True)
+        """Says something that matters also to who wants quiet, where that can be done."""
+        tell(f"Warning: {text}")
 
-    def answer(self, document: Mapping[str, Any], text: str) -> None:
-        """Gives the answer, as JSON or as text."""
-        click.echo(json.dumps(plain(document), indent=2, ensure_ascii=False) if self.as_json else text)
+    def confirm(self, facts: str, question: str, *, yes: bool) -> bool:
+        """Asks whoever sits at the terminal; where nobody does, or ``yes`` is given beforehand, it is a yes."""
+        if yes or not is_terminal(sys.stdin):
+            return True
+        tell(facts)
+        return click.confirm(question, err=True)
+
+    def answer(self, document: Mapping[str, Any], text: str, *, settled: bool = False) -> None:
+        """Gives the answer, as JSON or as text.
+
+        Args:
+            document: the answer for ``--json``.
+            text: the answer otherwise.
+            settled: whether the exit code stands without the answer: something was changed that another run would
+                change again, or a fault was found. An answer that cannot be written is a warning then, not an error.
+
+        Raises:
+            OSError: it cannot be written and nothing else was done. A reader who left early is not an error.
+        """
+        try:
+            write_line(sys.stdout, json.dumps(plain(document), indent=2) if self.as_json else text)
+        except OSError as error:
+            if settled:
+                done = "The work is done; the exit code tells how it ended."
+                self.warn(f"the answer could not be written: {error.strerror}. {done}")
+            elif not isinstance(error, BrokenPipeError):
+                raise OSError(error.errno, f"The answer could not be written: {error.strerror}") from error
 
 
 def plain(value: Any) -> Any:
@@ -94,7 +119,7 @@ schema_option = click.option(
     "--schema",
     type=EXISTING,
     metavar="TOML",
-    help="File of [[columns]], each with name, low, high and, if need be, kind, scale, decimals; or in --config.",
+    help="File of [[columns]]: name, low, high; optional kind, scale, decimals, outside, missing. Or in --config.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace files that are there.")
 ledger_option = click.option(

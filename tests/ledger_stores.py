@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import resource
+import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +18,14 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, make_url, text
+from click.testing import CliRunner
+from sqlalchemy import Connection, create_engine, insert, make_url, text
 from sqlalchemy.pool import NullPool
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
+from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.ledger_chain import entry_hash
+from pyro_mbde_cli import main
 
 POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
 DENSITIES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(40)]
@@ -44,12 +48,15 @@ class Store:
         """A function that executes SQL, with triggers and foreign keys out of the way."""
         if self.path is not None:
             connection = sqlite3.connect(self.path, isolation_level=None)
-            triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-            for name, _ in triggers:
+            query = "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'trigger'"
+            triggers = connection.execute(query).fetchall()
+            for name, _, _ in triggers:
                 connection.execute(f"DROP TRIGGER {name}")
             yield lambda query, *values: connection.execute(query, values).fetchall()
-            for _, definition in triggers:
-                connection.execute(definition)
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for _, table, definition in triggers:
+                if table in tables:
+                    connection.execute(definition)
             connection.close()
             return
         with admin(self.url) as execute:
@@ -61,6 +68,7 @@ class Store:
             "mbde_charges": "number account charged fingerprint num_draws epsilon delta log_ratio_range purpose who "
             "previous hash",
             "mbde_accounts": "number name epsilon delta rule certificate_delta opened previous hash",
+            "mbde_closings": "number account closed who previous hash",
             "mbde_ledger": "version identity created number hash",
         }[table].split()
         with self.raw() as execute:
@@ -97,8 +105,9 @@ def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barr
         while time.monotonic() < stop or not refused:
             name = generator.choice(["small", "large", "large"])
             num_draws = generator.randint(1, 3)
+            density = DENSITIES[generator.randrange(3) + (3 if name == "large" else 0)]
             try:
-                ledger.charge(name, UNIT, num_draws, fingerprint=DENSITIES[generator.randrange(3)], purpose=f"{worker}")
+                ledger.charge(name, UNIT, num_draws, fingerprint=density, purpose=f"{worker}")
                 granted[name] += num_draws
             except BudgetExceededError:
                 refused += 1
@@ -113,6 +122,48 @@ def charge_and_draw(url: str, path: str) -> None:
             charge = ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
             file.write(b"%d\n" % charge.number)
             os.fsync(file.fileno())
+
+
+def charge_small(path: str, report: str, begin: Barrier) -> None:
+    """Charges one draw at a time to the small account until it refuses, and writes how many were granted."""
+    granted, told = 0, ""
+    begin.wait()
+    try:
+        with Ledger(path) as ledger:
+            while True:
+                ledger.charge("small", UNIT, 1, fingerprint=ONE)
+                granted += 1
+                time.sleep(0.005)
+    except (LedgerError, BudgetExceededError) as error:
+        told = str(error)
+    Path(report).write_text(json.dumps({"granted": granted, "error": told}))
+
+
+def die_in_a_commit(path: str) -> None:
+    """Is killed with some pages of a transaction in the file, more in memory, and the journal beside it."""
+    ledger = Ledger(path)
+
+    def work(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA cache_size = 4")
+        row = dict.fromkeys(["previous", "hash", "charged", "who"], "x") | {"log_ratio_range": 0.1, "delta": 0.0}
+        row |= {"account": "large", "fingerprint": ONE, "num_draws": 1, "epsilon": 0.1, "purpose": "x" * 900}
+        for number in range(100, 200):
+            connection.execute(insert(schema.charges).values(number=number, **row))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    ledger._database.write(work)
+
+
+def charge_into_a_log(path: str) -> None:
+    """Charges as an older release did, with a write-ahead log, and is killed before the log is carried over."""
+    with Ledger(path) as ledger:
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN")  # a reader in the way of carrying over
+        connection.execute("SELECT count(*) FROM mbde_charges").fetchone()
+        for _ in range(5):
+            ledger.charge("large", UNIT, 1, fingerprint=ONE)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fill_disk(path: str, limit: int, report: str) -> None:
@@ -132,18 +183,22 @@ def fill_disk(path: str, limit: int, report: str) -> None:
 
 
 def use_as_nobody(path: str, report: str) -> None:
-    """Uses a ledger without the right to write it."""
+    """Reads a ledger, by the library and at the command line, and tries to charge, without the right to write it."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
-    told = []
+    told: dict[str, Any] = {}
     try:
         with Ledger(path, timeout=1) as ledger:
+            told["verified"] = ledger.verify().ok
+            told["charges"] = len(ledger.charges("large"))
             ledger.charge("large", UNIT, 1, fingerprint=DENSITIES[0])
-            told.append("charged")
     except LedgerError as error:
-        told.append(str(error))
+        told["error"] = str(error)
+    for words in (["verify"], ["show"], ["show", "large"]):
+        result = CliRunner().invoke(main, ["budget", *words, "--ledger", path])
+        told[" ".join(words)] = (result.exit_code, result.output)
     Path(report).write_text(json.dumps(told))
 
 
@@ -168,6 +223,20 @@ def filled(url: str) -> None:
             name = "a" if number % 2 else "b"
             ledger.charge(name, UNIT, number, fingerprint=DENSITIES[number], purpose=f"look {number}", who="Ann")
         assert ledger.verify().ok
+
+
+def share_a_density(store: Store) -> None:
+    """Charges the density of entry 10, of account b, to account a, as older releases let it happen."""
+    (head,) = store.rows("mbde_ledger")
+    row = store.rows("mbde_charges")[-1]
+    row.update(account="a", number=head["number"] + 1, previous=head["hash"])
+    row["hash"] = rehash("charge", row)
+    sums = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range", "num_draws")
+    with store.raw() as execute:
+        for table, values in (("mbde_charges", row), ("mbde_tallies", {name: row[name] for name in sums})):
+            marks = ", ".join("?" for _ in values)
+            execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks})", *values.values())
+        execute("UPDATE mbde_ledger SET number = ?, hash = ?", row["number"], row["hash"])
 
 
 def shows_part(told: str, fingerprint: str) -> bool:

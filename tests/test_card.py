@@ -229,11 +229,11 @@ def test_facts_of_a_card(make_ledger: Callable[..., Ledger]) -> None:
     assert (density["tilt_low"], density["tilt_high"]) == (-0.3, 0.7)
     assert density["base_text"] == "Normal(loc=[0, 0], scale=[1, 1])"
     for rule in ("zcdp", "iid"):
-        ledger.open_account(rule, 30.0, 1e-6, rule)
-        many = release(q, 4, ledger, rule).card
-        spent = ledger.spent(rule)
+        ledger = make_ledger(30.0, 1e-6, rule)
+        many = release(q, 4, ledger, "clinic").card
+        spent = ledger.spent("clinic")
         assert many["cost_of_this_release"]["delta"] <= 1e-6
-        assert (many["account"]["name"], many["account"]["rule"]) == (rule, rule)
+        assert (many["account"]["name"], many["account"]["rule"]) == ("clinic", rule)
         assert many["account"]["spent"] == {"epsilon": spent.epsilon, "delta": spent.delta, "rule": spent.rule}
         assert many["account"]["epsilon_left"] == pytest.approx(30.0 - spent.epsilon)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,6 +20,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import (
+    BoundedClassifiers,
     BudgetExceededError,
     Column,
     DensityRatio,
@@ -286,7 +288,7 @@ class TestWaysOfDrawing:
 
     def test_a_base_without_inverse_is_told(self, ledger: Ledger) -> None:
         draws = release(make_density(BASES["gamma"]()), 3, ledger, "clinic").card["draws"]
-        assert "which is not cryptographic" in draws["randomness"]
+        assert "whose whole state the system fills again" in draws["randomness"]
 
     def test_an_exact_posterior(self, ledger: Ledger) -> None:
         prior = make_density(dist.Normal(0.0, 1.0))
@@ -351,6 +353,26 @@ def test_a_card_that_cannot_be_made_costs_nothing(
     assert ledger.charges("clinic") == []
 
 
+def test_a_progress_bar_that_cannot_be_written_costs_no_rows(
+    plane: MollifiedExpFamily, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are paid for by then."""
+    draw, asked = releasing.private_draws, []
+
+    def unwritten(*words: Any, progress: bool, **options: Any) -> torch.Tensor:
+        asked.append(progress)
+        if progress or len(asked) > 2:
+            raise BrokenPipeError
+        return draw(*words, progress=progress, **options)
+
+    monkeypatch.setattr(releasing, "private_draws", unwritten)
+    assert len(release(plane, 2, ledger, "clinic").rows) == 2
+    assert asked == [True, False]
+    assert [charge.num_draws for charge in ledger.charges("clinic")] == [2]
+    with pytest.raises(BrokenPipeError):
+        release(plane, 2, ledger, "clinic", progress=False)
+
+
 def test_the_date_is_that_of_the_charge(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     q, when = make_density(normal(1)), datetime(2026, 1, 31, 23, 59, tzinfo=UTC)
     monkeypatch.setattr(ledger_module, "_now", lambda: when)
@@ -383,3 +405,11 @@ class TestSchema:
         with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
             release(q, 1, ledger, "clinic", columns=Schema(tuple(columns)), progress=False)
         assert ledger.charges("clinic") == []
+
+    def test_ranges_are_compared_by_their_width(self, ledger: Ledger) -> None:
+        first, second = (Schema((Column("time", 1600000000 + start, 1600000100),)) for start in (0, 50))
+        q = MollifiedExpFamily(first.base(), BoundedClassifiers(1, 1).double(), torch.tensor([0.1]), 0.0)
+        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
+            release(q, 1, ledger, "clinic", columns=second, progress=False)
+        rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
+        assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()

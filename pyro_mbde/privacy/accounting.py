@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 
 from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_number, message
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -18,6 +21,8 @@ _RESERVE = 1e-12
 _STEP = 1e-4
 #: Widths of tilts that differ by less, as a share, serve as well.
 _TIE = 1e-3
+#: A planned epsilon is rounded down to six digits: it is typed and read, and wastes less than 1e-5 of itself.
+_PLANNED = Context(prec=6, rounding=ROUND_FLOOR)
 
 
 @dataclass(frozen=True)
@@ -50,13 +55,13 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
     - **exactly**, :func:`~pyro_mbde.privacy.iid.iid_epsilon`, the worst pair of laws that epsilon and range allow.
 
     The least of the three is returned, :math:`\epsilon_k` at a delta of :math:`\delta_k`. G, which bounds the log-ratio
-    of *any* two certified densities, fails with probability at most :math:`\delta_G`, once for the density. For any set
-    S of releases, with primes for the other table,
+    of *any* two certified densities, fails with probability :math:`f \le \delta_G`, once for the density. The total is
+    :math:`\epsilon_k` at :math:`\delta_k + \delta_G`. **Proof**, with primes for the other table: for any set S of
+    releases let :math:`p = \Pr[S \mid G]`. Then :math:`p \le e^{\epsilon_k} p' + \delta_k`, and
 
     .. math::
-        \Pr[S] \le \Pr[S \mid G] + \Pr[\bar G]
-        \le e^{\epsilon_k} \Pr[S' \mid G'] + \delta_k + \delta_G
-        \le e^{\epsilon_k + \log 1/(1 - \delta_G)} \Pr[S'] + \delta_k + \delta_G .
+        \Pr[S] - e^{\epsilon_k} \Pr[S'] \le (1 - f) p + f - (1 - f') e^{\epsilon_k} p'
+        \le (1 - f) p + f - (1 - f') (p - \delta_k) \le f + (f' - f) p + \delta_k \le \max(f, f') + \delta_k .
 
     This holds for any density that carries a :class:`~pyro_mbde.privacy.guarantee.Guarantee`: draws of a fitted
     density, exact posterior draws, last states of fresh chains. k may be fixed as late as one likes, if the total for
@@ -69,8 +74,9 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
             composition.
 
     Returns:
-        The total, :math:`\epsilon_k + \log 1/(1 - \delta_G)` at ``delta``, and the rule that gave it. Under pure
-        composition the total's delta is the certificate's, however large a delta was allowed.
+        The total, :math:`\epsilon_k` at ``delta``, and the rule that gave it. Under pure composition the total's delta
+        is the certificate's, however large a delta was allowed, and the epsilons are added up as the decimals that
+        they print as.
 
     Raises:
         TypeError: an argument is of the wrong kind.
@@ -83,8 +89,8 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
         Privacy Composition for Exponential Mechanisms. 2020 (exact).
 
     Example:
-        >>> compose(Guarantee(epsilon=0.5, log_ratio_range=0.5), num_draws=20)
-        TotalCost(epsilon=10.0, delta=0.0, rule='pure composition')
+        >>> compose(Guarantee(epsilon=0.25, log_ratio_range=0.25), num_draws=12)
+        TotalCost(epsilon=3.0, delta=0.0, rule='pure composition')
         >>> total = compose(Guarantee(epsilon=0.1, log_ratio_range=0.1), num_draws=1000, delta=1e-6)
         >>> round(total.epsilon, 2), total.rule
         (8.3, 'exact curve of i.i.d. draws')
@@ -93,14 +99,13 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
         raise TypeError(message("guarantee", "be a Guarantee", guarantee))
     num_draws = check_count("num_draws", num_draws)
     delta = _check_delta(delta, guarantee.delta)
-    totals = [TotalCost(num_draws * guarantee.epsilon, guarantee.delta, PURE)]
+    totals = [TotalCost(_pure_total([(guarantee, num_draws)]), guarantee.delta, PURE)]
     rest = delta - guarantee.delta
     if rest > 0:
         totals.append(TotalCost(_zcdp_total(num_draws * zcdp_of_draw(guarantee), rest), delta, ZCDP))
         if num_draws <= MOST_DRAWS:
             totals.append(TotalCost(iid_epsilon(guarantee, num_draws, rest), delta, EXACT))
-    best = min(totals, key=lambda total: total.epsilon)
-    return TotalCost(best.epsilon - math.log1p(-guarantee.delta), best.delta, best.rule)
+    return min(totals, key=lambda total: total.epsilon)
 
 
 def compose_fits(
@@ -110,11 +115,11 @@ def compose_fits(
 
     A later fit may depend on earlier draws: what is fitted, at which epsilon and how many rows are drawn. Epsilons add
     up under that, and so does :math:`\rho` of zCDP, as long as one rule and its limit were fixed beforehand; the exact
-    curve of :func:`compose` does not. Certificates: with :math:`G_i` that of the i-th fit, as there,
+    curve of :func:`compose` does not. Certificates add to delta alone, each once
+    (:class:`~pyro_mbde.Account` has the proof):
 
     .. math::
-        \epsilon = \epsilon_{\text{rule}} + \sum_i \log \frac{1}{1 - \delta_i} , \qquad
-        \delta = \delta_{\text{rule}} + \sum_i \delta_i .
+        \epsilon = \epsilon_{\text{rule}} , \qquad \delta = \delta_{\text{rule}} + \sum_i \delta_i .
 
     Args:
         releases: for each fitted density, the guarantee of one draw, and the number of draws.
@@ -144,14 +149,43 @@ def compose_fits(
     parts = [(guarantee, check_count("num_draws", num_draws)) for guarantee, num_draws in releases]
     certificates = math.fsum(guarantee.delta for guarantee, _ in parts)
     delta = _check_delta(delta, certificates)
-    extra = math.fsum(-math.log1p(-guarantee.delta) for guarantee, _ in parts)
     if rule == "pure":
-        epsilon = math.fsum(num_draws * guarantee.epsilon for guarantee, num_draws in parts)
-        return TotalCost(epsilon + extra, certificates, PURE)
+        return TotalCost(_pure_total(parts), certificates, PURE)
     if not delta > certificates:
         raise ValueError(message("delta", f"be above that of the certificates, {certificates:g}", delta))
     rho = math.fsum(num_draws * zcdp_of_draw(guarantee) for guarantee, num_draws in parts)
-    return TotalCost(_zcdp_total(rho, delta - certificates) + extra, delta, ZCDP)
+    return TotalCost(_zcdp_total(rho, delta - certificates), delta, ZCDP)
+
+
+@functools.lru_cache(maxsize=4096)
+def exact_decimal(number: float) -> Fraction:
+    """Returns the decimal that a number prints as, which is what people add up: ten times 0.1 is 1.
+
+    Args:
+        number: finite.
+    """
+    return Fraction(repr(number))
+
+
+def sum_of_epsilons(parts: Iterable[tuple[Guarantee, int]]) -> Fraction:
+    """Returns what pure composition adds up, as the exact sum of decimals.
+
+    Args:
+        parts: for each fitted density, the guarantee of one draw, whose epsilon is finite, and the number of draws.
+    """
+    return sum((count * exact_decimal(guarantee.epsilon) for guarantee, count in parts), Fraction(0))
+
+
+def to_float(number: Fraction) -> float:
+    """Returns the nearest float; infinity for what is past them.
+
+    Args:
+        number: at least 0.
+    """
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def zcdp_of_draw(guarantee: Guarantee) -> float:
@@ -224,16 +258,17 @@ def epsilon_per_draw(
             ``None`` for the default skew of 0.3.
 
     Returns:
-        The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it.
+        The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it. Its
+        epsilon is a decimal of at most six digits.
 
     Raises:
         TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
 
     Example:
-        >>> few, many = epsilon_per_draw(10.0, 3, 1e-6), epsilon_per_draw(10.0, 10_000, 1e-6)
-        >>> round(few.epsilon, 2), few.form, round(many.epsilon, 3), many.form
-        (3.33, 'calibrated', 0.037, 'a priori')
+        >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 10_000, 1e-6)
+        >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
+        (1.0, 'calibrated', 0.013, 'a priori')
     """
     total_epsilon = check_epsilon(total_epsilon)
     check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)
@@ -250,9 +285,10 @@ def epsilon_per_draw(
         calibrated = _largest_epsilon(total_epsilon, num_draws, delta, certificate_delta, 2.0)
         if calibrated > (1 + _TIE) * width:
             epsilon, certificate, form, width = calibrated, certificate_delta, "calibrated", calibrated
+    epsilon = _round_down(epsilon)
     total = compose(_guarantee(epsilon, certificate), num_draws, delta)
     while total.epsilon > total_epsilon:  # what the exact curve rounds up
-        epsilon = max(epsilon * (1 - _STEP), _pure_epsilon(total_epsilon, num_draws, certificate))
+        epsilon = max(_round_down(epsilon * (1 - _STEP)), _pure_epsilon(total_epsilon, num_draws))
         total = compose(_guarantee(epsilon, certificate), num_draws, delta)
     skew = 0.3 if filled_share is None else _best_skew(filled_share, width)
     return DrawBudget(epsilon, certificate, form, skew, total)
@@ -265,9 +301,9 @@ def _guarantee(epsilon: float, certificate_delta: float) -> Guarantee:
 
 def _largest_epsilon(total: float, num_draws: int, delta: float, certificate_delta: float, range_share: float) -> float:
     """The largest epsilon of one draw, of those that each rule allows; rounded down."""
-    best = _pure_epsilon(total, num_draws, certificate_delta)
-    total, rest = best * num_draws, delta - certificate_delta
-    if rest > 0 and total > 0:
+    best = _pure_epsilon(total, num_draws)
+    rest = delta - certificate_delta
+    if rest > 0 and best > 0:
         # rho of a draw is (share epsilon)^2 / 8, as the share is at most 2.
         best = max(best, math.sqrt(8 * zcdp_rho(total, rest) / num_draws) / range_share * (1 - _RESERVE))
         if num_draws <= MOST_DRAWS:
@@ -275,13 +311,24 @@ def _largest_epsilon(total: float, num_draws: int, delta: float, certificate_del
     return best
 
 
-def _pure_epsilon(total: float, num_draws: int, certificate_delta: float) -> float:
-    return max((total + math.log1p(-certificate_delta)) / num_draws * (1 - _RESERVE), 0.0)
+def _pure_epsilon(total: float, num_draws: int) -> float:
+    """So many times its decimal is at most the total's."""
+    return float(_PLANNED.divide(Decimal(repr(total)), num_draws))
+
+
+def _round_down(number: float) -> float:
+    return float(_PLANNED.create_decimal(repr(number)))
 
 
 def _best_skew(share: float, width: float) -> float:
     skew = math.log1p(share * math.expm1(width)) / width if width < 500 else 1 + math.log(share) / width
     return min(max(skew, 0.01), 0.99)
+
+
+def _pure_total(parts: list[tuple[Guarantee, int]]) -> float:
+    if any(math.isinf(guarantee.epsilon) for guarantee, _ in parts):
+        return math.inf
+    return to_float(sum_of_epsilons(parts))
 
 
 def _zcdp_total(rho: float, delta: float) -> float:

@@ -11,15 +11,29 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from pyro_mbde._runtime import check_choice, check_epsilon, check_number, message
-from pyro_mbde.privacy.accounting import EXACT, PURE, ZCDP, TotalCost, compose, zcdp_of_draw
+from pyro_mbde.names import normal_name
+from pyro_mbde.privacy.accounting import (
+    EXACT,
+    PURE,
+    ZCDP,
+    TotalCost,
+    compose,
+    exact_decimal,
+    sum_of_epsilons,
+    to_float,
+    zcdp_of_draw,
+)
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
 from pyro_mbde.privacy.zcdp import zcdp_epsilon
 
 RULES = ("pure", "zcdp", "iid")
+#: Of an account, unless it is opened with another: it pays for a thousand certificates of 1e-9, and is far below one in
+#: the number of people in most tables.
+DEFAULT_DELTA = 1e-6
 #: More draws of one density than this are never counted.
 MOST_COUNTED = 10**12
-#: Counted on the safe side for the rounding of logarithms and of zCDP, as a share.
+#: Counted on the safe side for the rounding of zCDP, as a share.
 _RESERVE = 1e-12
 _LONGEST_NAME, _LONGEST_TEXT = 200, 2000
 
@@ -43,12 +57,11 @@ class Account:
     set aside for certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
 
     .. math::
-        \text{pure:} \quad & \textstyle\sum k_i \epsilon_i + \sum \log \frac{1}{1 - \delta_i} \le \epsilon , \quad
-            \sum \delta_i \le C = \delta \\
-        \text{zcdp:} \quad & \epsilon_{\rho}(\textstyle\sum k_i \rho_i, \; \delta - C) + \log \frac{1}{1 - C}
-            \le \epsilon , \quad \sum \delta_i \le C \\
-        \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) + \log \frac{1}{1 - C} \le \epsilon , \quad
-            \delta_1 \le C , \quad \text{one density only,}
+        \text{pure:} \quad & \textstyle\sum k_i \epsilon_i \le \epsilon , \quad \sum \delta_i \le C = \delta \\
+        \text{zcdp:} \quad & \epsilon_{\rho}(\textstyle\sum k_i \rho_i, \; \delta - C) \le \epsilon , \quad
+            \sum \delta_i \le C \\
+        \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) \le \epsilon , \quad \delta_1 \le C , \quad
+            \text{one density only,}
 
     with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` the conversion of
     :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the least of what
@@ -56,27 +69,37 @@ class Account:
 
     **Proof.** *Certificates.* The i-th fails with probability :math:`f_i \le \delta_i`, given all that came before. Let
     P be the law of all that is handed out, and :math:`P^\circ` the law if each fit were made on condition that its
-    certificate holds. On paths without failure :math:`dP = \prod (1 - f_i) \, dP^\circ`, and on every path
-    :math:`\prod (1 - f_i) \ge \prod (1 - \delta_i) \ge 1 - \sum \delta_i \ge 1 - C`. So
+    certificate holds. A path of the latter is one without failure, and there :math:`dP = w \, dP^\circ` with :math:`w =
+    \prod (1 - f_i)`. On every path :math:`1 \ge w \ge \prod (1 - \delta_i) \ge 1 - \sum \delta_i \ge 1 - C`, which
+    averages over the fits keep: let w be the average given what is handed out. Where
 
     .. math::
-        P(S) \le P^\circ(S) + C , \qquad
-        dP^{\circ\prime} \le e^{L} dP' , \quad
-        L = \textstyle\sum \log \frac{1}{1 - \delta_i} \le \log \frac{1}{1 - C} .
+        \textstyle\int h \, dP^\circ \le e^{\epsilon} \int h \, dP^{\circ\prime} + \delta - C
+        \quad \text{for every } 0 \le h \le 1 , \tag{1}
 
-    It remains to compare :math:`P^\circ` with :math:`P^{\circ\prime}`. Fix the randomness of the fits on either side:
-    what holds for every choice of it holds for the mixtures. Given the past, each draw is then from one density, q or
-    q', that a guarantee ties together, and which guarantee it is the past has settled.
+    it follows, with :math:`h = w'` on S and 0 elsewhere, that
+
+    .. math::
+        P(S) - e^{\epsilon} P'(S)
+        &\le \textstyle\int_S w \, dP^\circ + \bigl(1 - \int w \, dP^\circ\bigr)
+            - e^{\epsilon} \int_S w' \, dP^{\circ\prime} \\
+        &\le \textstyle 1 - \int_{S^c} w \, dP^\circ - \int_S w' \, dP^\circ + \delta - C
+            \le 1 - (1 - C) + \delta - C = \delta .
+
+    (1) says the same as :math:`P^\circ(S) \le e^{\epsilon} P^{\circ\prime}(S) + \delta - C` for every S. To show it,
+    fix the randomness of the fits on either side: what holds for every choice of it holds for the mixtures. Given the
+    past, each draw is then from one density, q or q', that a guarantee ties together, and which guarantee it is the
+    past has settled.
 
     *Pure.* On every path the log-ratios add up, :math:`dP^\circ \le e^{\sum k_i \epsilon_i} dP^{\circ\prime} \le
-    e^{\sum k_i \epsilon_i + L} dP' \le e^{\epsilon} dP'`. The limit holds on every path, so it does not matter that
-    the sum differs between them.
+    e^{\epsilon} dP^{\circ\prime}`. The limit holds on every path, so it does not matter that the sum differs between
+    them.
 
     *zCDP.* For :math:`\alpha > 1` let M be the product over draws of :math:`(q/q')^\alpha e^{-\alpha (\alpha - 1)
     \rho_i}`. Given the past its expectation under :math:`P^{\circ\prime}` does not grow from draw to draw, as
     :math:`\rho_i` is settled before the draw. With :math:`\sum k_i \rho_i \le \rho` on every path the Rényi divergence
     of order alpha is at most :math:`\alpha \rho`, whence :math:`P^\circ(S) \le e^{\epsilon_\rho} P^{\circ\prime}(S) +
-    \delta - C`, and with the certificates the claim.
+    \delta - C`.
 
     *iid.* Let k be the largest number of draws that the account can ever bear. However many are drawn and when, what is
     handed out is a function of k independent draws of one density, which cost what is stated.
@@ -89,7 +112,7 @@ class Account:
     random bits that are kept in the model's file and made anew whenever a density is fitted or mollified.
 
     **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
-    a hundred draws at 0.1 cost 10. Logarithms, zCDP and the exact curve are rounded up.
+    a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
 
     One table should have one account. What is charged to several accounts of one table, or read from it by other means,
     adds up beyond either.
@@ -101,6 +124,7 @@ class Account:
         rule: ``pure``, ``zcdp`` or ``iid``.
         certificate_delta: C, what the certificates of all fits together may take of delta.
         opened: when, in UTC.
+        closed: when it was closed, without a charge and for good; ``None`` for an account that is open.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
@@ -113,6 +137,7 @@ class Account:
     rule: str
     certificate_delta: float
     opened: datetime
+    closed: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +190,7 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     """Returns an account, after a check of every argument, with delta split by its rule.
 
     Args:
-        name: what to call it.
+        name: what to call it, put into Unicode's form NFKC.
         epsilon: limit in nats, finite and above 0.
         delta: limit, in [0, 1).
         rule: ``pure``, ``zcdp`` or ``iid``.
@@ -178,9 +203,9 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range, or the parts of delta leave nothing of epsilon.
+        ValueError: an argument is out of its range.
     """
-    name = check_text("name", name, _LONGEST_NAME)
+    name = check_text("name", normal_name(check_text("name", name)), _LONGEST_NAME)
     if not name:
         raise ValueError(message("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
@@ -199,11 +224,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
         certificate_delta = delta / 10
     constraint = f"be at least 0 and below delta, {delta:g}"
     certificate_delta = check_number("certificate_delta", certificate_delta, constraint, lambda c: 0 <= c < delta) + 0.0
-    account = Account(name, epsilon, delta, rule, certificate_delta, opened)
-    if not (_available(account) > 0 and _conversion_delta(account) > 0):
-        remedy = "Certificates take log 1/(1 - certificate_delta) of it, and part of delta: allow more of either."
-        raise ValueError(message("epsilon", "be above what certificates take of it", epsilon, remedy))
-    return account
+    check_number("certificate_delta", certificate_delta, constraint, lambda c: _conversion_delta(delta, c) > 0)
+    return Account(name, epsilon, delta, rule, certificate_delta, opened)
 
 
 def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
@@ -220,7 +242,7 @@ def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
 def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
     """Returns what draws cost together under an account's rule; of nothing, 0.
 
-    For zCDP and the exact curve it includes all that was set aside for certificates, used or not.
+    For zCDP and the exact curve its delta is all of the account's.
     """
     tallies = list(tallies)
     if not tallies:
@@ -229,14 +251,13 @@ def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
         return TotalCost(math.inf, account.delta, PURE)
     if account.rule == "pure":
         # The exact sum is at most the limit's decimal, so rounded to the nearest float it is at most the limit.
-        return TotalCost(_to_float(_pure_epsilon(tallies)), _to_float(_certificates(tallies)), PURE)
-    set_aside = _set_aside(account)
+        return TotalCost(to_float(_epsilons(tallies)), to_float(_certificates(tallies)), PURE)
     if account.rule == "zcdp":
-        return TotalCost(_zcdp_epsilon(account, tallies) + set_aside, account.delta, ZCDP)
+        return TotalCost(_zcdp_epsilon(account, tallies), account.delta, ZCDP)
     first, num_draws = tallies[0], sum(tally.num_draws for tally in tallies)
     uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
-    total = compose(uncertified, num_draws, _conversion_delta(account))
-    epsilon = total.epsilon + set_aside
+    total = compose(uncertified, num_draws, _conversion_delta(account.delta, account.certificate_delta))
+    epsilon = total.epsilon
     if epsilon > account.epsilon and is_affordable(account, tallies):  # proved otherwise than by the search
         epsilon = account.epsilon
     return TotalCost(epsilon, account.delta, total.rule)
@@ -247,15 +268,25 @@ def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
     tallies = list(tallies)
     if any(tally.num_draws > MOST_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return False
-    if _certificates(tallies) > _exact(account.certificate_delta):
+    if not bears_certificates(account, tallies):
         return False
     if account.rule == "pure":
-        return _pure_epsilon(tallies) <= _exact(account.epsilon)
+        return _epsilons(tallies) <= exact_decimal(account.epsilon)
     if account.rule == "zcdp":
-        return not tallies or _zcdp_epsilon(account, tallies) <= _available(account)
+        return not tallies or _zcdp_epsilon(account, tallies) <= account.epsilon
     if len({tally[:2] for tally in tallies}) > 1:
         return False
     return all(_iid_holds(account, tally.guarantee, tally.num_draws) for tally in tallies)
+
+
+def bears_certificates(account: Account, tallies: Iterable[Tally]) -> bool:
+    """Returns whether the certificates of draws together are within the part of delta that an account has for them."""
+    return _certificates(list(tallies)) <= exact_decimal(account.certificate_delta)
+
+
+def certificates_left(account: Account, tallies: Iterable[Tally]) -> Fraction:
+    """Returns what an account has left of delta for further certificates, as the exact difference of decimals."""
+    return exact_decimal(account.certificate_delta) - _certificates(list(tallies))
 
 
 def add_draws(tallies: Iterable[Tally], more: Tally) -> list[Tally]:
@@ -292,49 +323,13 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
     return low
 
 
-def other_density(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> str:
-    """Returns why an account for draws of one density does not bear these, or nothing."""
-    if account.rule != "iid":
-        return ""
-    remedy = (
-        "Nothing was charged, and nothing may be drawn. Open another account for it, or one with the rule 'zcdp', "
-        "which bears several densities."
-    )
-    for tally in tallies:
-        if tally.fingerprint != fingerprint:
-            constraint = f"name the one density that account {account.name!r} is for"
-            return f"fingerprint must {constraint}, got another density. {remedy}"
-        if tally.guarantee != guarantee:
-            return message("guarantee", f"be that of account {account.name!r}, {tally.guarantee}", guarantee, remedy)
-    return ""
-
-
-@functools.lru_cache(maxsize=4096)
-def _exact(number: float) -> Fraction:
-    """The decimal that a number prints as, which is what people add up."""
-    return Fraction(repr(number))
-
-
-def _to_float(number: Fraction) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
-
-
-def _certificate_deltas(tallies: list[Tally]) -> list[float]:
-    """Once for each guarantee of a density: on the safe side, where two rest on the same certificate."""
-    return [tally.guarantee.delta for tally in tallies if tally.guarantee.delta > 0]
-
-
 def _certificates(tallies: list[Tally]) -> Fraction:
-    return sum((_exact(delta) for delta in _certificate_deltas(tallies)), Fraction(0))
+    """Once for each guarantee of a density: on the safe side, where two rest on the same certificate."""
+    return sum((exact_decimal(tally.guarantee.delta) for tally in tallies), Fraction(0))
 
 
-def _pure_epsilon(tallies: list[Tally]) -> Fraction:
-    draws = sum((tally.num_draws * _exact(tally.guarantee.epsilon) for tally in tallies), Fraction(0))
-    shares = math.fsum(-math.log1p(-delta) for delta in _certificate_deltas(tallies))
-    return draws + Fraction(shares * (1 + _RESERVE))
+def _epsilons(tallies: list[Tally]) -> Fraction:
+    return sum_of_epsilons((tally.guarantee, tally.num_draws) for tally in tallies)
 
 
 def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
@@ -342,31 +337,21 @@ def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
         rho = math.fsum(tally.num_draws * zcdp_of_draw(tally.guarantee) for tally in tallies) * (1 + _RESERVE)
     except OverflowError:
         return math.inf
-    return zcdp_epsilon(rho, _conversion_delta(account)) * (1 + _RESERVE) if rho < math.inf else math.inf
+    delta = _conversion_delta(account.delta, account.certificate_delta)
+    return zcdp_epsilon(rho, delta) * (1 + _RESERVE) if rho < math.inf else math.inf
 
 
 @functools.lru_cache(maxsize=1024)
 def _iid_holds(account: Account, guarantee: Guarantee, num_draws: int) -> bool:
     """Whether any of the three bounds of ``compose`` is within what the account has; the dearest to compute last."""
-    available = _available(account)
-    if num_draws * _exact(guarantee.epsilon) <= _exact(available):
+    if sum_of_epsilons([(guarantee, num_draws)]) <= exact_decimal(account.epsilon):
         return True
-    if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= available:
+    if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= account.epsilon:
         return True
-    return num_draws <= MOST_DRAWS and is_within(guarantee, num_draws, available, _conversion_delta(account))
+    delta = _conversion_delta(account.delta, account.certificate_delta)
+    return num_draws <= MOST_DRAWS and is_within(guarantee, num_draws, account.epsilon, delta)
 
 
-def _set_aside(account: Account) -> float:
-    """What the certificates take of epsilon."""
-    return -math.log1p(-account.certificate_delta) * (1 + _RESERVE)
-
-
-def _available(account: Account) -> float:
-    """What they leave; rounded down, unless they take nothing."""
-    return math.nextafter(account.epsilon - _set_aside(account), 0.0) if account.certificate_delta else account.epsilon
-
-
-def _conversion_delta(account: Account) -> float:
-    if not account.certificate_delta:
-        return account.delta
-    return math.nextafter(account.delta - account.certificate_delta, 0.0)
+def _conversion_delta(delta: float, certificate_delta: float) -> float:
+    """What certificates leave of delta; rounded down, unless they take nothing."""
+    return math.nextafter(delta - certificate_delta, 0.0) if certificate_delta else delta

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import re
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -15,6 +15,7 @@ from pyro_mbde._runtime import check_count, check_number, message
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.accounts import (
+    DEFAULT_DELTA,
     MOST_COUNTED,
     Account,
     BudgetExceededError,
@@ -25,30 +26,35 @@ from pyro_mbde.privacy.accounts import (
     check_text,
     is_affordable,
     make_account,
-    other_density,
     spent_by,
 )
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.ledger_arguments import check_fingerprint, check_guarantee, check_head, user_name
 from pyro_mbde.privacy.ledger_chain import Verification
-from pyro_mbde.privacy.ledger_database import Database, LedgerError
+from pyro_mbde.privacy.ledger_database import Database
+from pyro_mbde.privacy.ledger_errors import LedgerError
 from pyro_mbde.privacy.ledger_rows import (
+    account_charged_before,
     append,
     check_last,
+    check_new,
+    check_whole,
     density_row,
     read_account,
+    read_accounts,
     read_head,
     read_rows,
     read_tallies,
-    to_account,
     to_charge,
     write_tally,
 )
 from pyro_mbde.privacy.ledger_verify import verify
+from pyro_mbde.privacy.refusals import beyond_limits, closed_or_elsewhere, other_density
 
 __all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
 
-_FINGERPRINT = re.compile("[0-9a-f]{32,128}")
-_LONGEST_USER_NAME = 200
+Result = TypeVar("Result")
+Row = dict[str, Any]
 
 
 class Ledger:
@@ -58,12 +64,13 @@ class Ledger:
     are made one after the other, each wholly or not at all, and have reached the disk when :meth:`charge` returns.
     Charge first, draw after: whoever is killed in between has paid for draws that nobody saw, never the reverse.
 
-    What an account guarantees and why is told at :class:`Account`. Rows are only ever added; triggers refuse to edit,
-    delete or replace them, and each row, account or charge, holds a SHA-256 of all that it tells and of the hash before
-    it. There is one chain through the whole ledger rather than one for each account, so that an account deleted with
-    all its charges is missed too, and so that one hash, :meth:`head`, stands for everything; in return charges to
-    different accounts wait for one another, a few milliseconds each. :meth:`verify` goes through the chain and names
-    the rows that were edited, swapped, deleted or inserted.
+    What an account guarantees and why is told at :class:`Account`. A density is charged to one account alone. Rows are
+    only ever added; triggers refuse to edit, delete or replace them, and each row (the opening of an account, a charge,
+    a closing) holds a SHA-256 of all that it tells and of the hash before it. There is one chain through the whole
+    ledger rather than one for each account, so that an account deleted with all its charges is missed too, and so that
+    one hash, :meth:`head`, stands for everything; in return charges to different accounts wait for one another, some
+    milliseconds each. :meth:`verify` goes through the chain and names the rows that were edited, swapped, deleted or
+    inserted. The first charge of a ledger that was opened looks whether any are lost.
 
     What this is not: whoever can write the file can drop the triggers, and who rewrites the whole chain from some row
     on, or cuts off its end, and sets the head to fit, leaves a valid ledger. Only a head that was noted where they
@@ -79,14 +86,17 @@ class Ledger:
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
             ``postgresql://USER:PASSWORD@HOST/DATABASE`` (``pip install 'pyro_mbde[postgresql]'``), where the tables
-            are made. A file belongs on a local disk: network file systems lock unreliably. A new file is for its owner
-            alone (mode 0600), who may widen that for an auditor: the mode of a file that is there is left alone.
+            are made. A file belongs on a local disk: network file systems lock unreliably. It must have one path,
+            beside which its journal lies: mount its folder, never the file, and make no hard link to it. A new file is
+            for its owner alone (mode 0600), who may widen that for an auditor, to whom the right to read is enough: the
+            mode of a file that is there is left alone.
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
         TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range, or the URL is of another database.
-        LedgerError: there is no database there, it holds something else, or a newer release made it.
+        LedgerError: there is no database there, it holds something else, or a newer release made it; or its file has
+            several hard links, or is mounted without its folder.
 
     References:
         Haber, Stornetta. How to Time-Stamp a Digital Document. 1991 (chained hashes, and heads that are noted
@@ -96,17 +106,18 @@ class Ledger:
         >>> import tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> with Ledger(f"{folder.name}/budget.db") as ledger:
-        ...     account = ledger.open_account("clinic-2026", epsilon=10.0, delta=1e-6)
-        ...     density, guarantee = "5e" * 32, Guarantee(epsilon=0.5, log_ratio_range=0.5)
-        ...     charge = ledger.charge("clinic-2026", guarantee, 12, fingerprint=density, purpose="a first look")
+        ...     account = ledger.open_account("clinic-2026", epsilon=3.0)
+        ...     density, guarantee = "5e" * 32, Guarantee(epsilon=0.25, log_ratio_range=0.25)
+        ...     charge = ledger.charge("clinic-2026", guarantee, 8, fingerprint=density, purpose="a first look")
         ...     ledger.spent("clinic-2026"), ledger.affordable("clinic-2026", guarantee, density), ledger.verify().ok
-        (TotalCost(epsilon=6.0, delta=0.0, rule='pure composition'), 8, True)
+        (TotalCost(epsilon=2.0, delta=0.0, rule='pure composition'), 4, True)
         >>> folder.cleanup()
     """
 
     def __init__(self, path_or_url: str | os.PathLike[str], *, timeout: float = 60.0) -> None:
         timeout = check_number("timeout", timeout, "be above 0 and at most a day", lambda value: 0 < value <= 86_400)
         self._database = Database(path_or_url, timeout)
+        self._is_whole = False
 
     def __repr__(self) -> str:
         """Names the file or the URL, without its password."""
@@ -127,7 +138,12 @@ class Ledger:
         self._database.close()
 
     def open_account(
-        self, name: str, epsilon: float, delta: float = 0.0, rule: str = "pure", certificate_delta: float | None = None
+        self,
+        name: str,
+        epsilon: float,
+        delta: float = DEFAULT_DELTA,
+        rule: str = "pure",
+        certificate_delta: float | None = None,
     ) -> Account:
         r"""Opens an account: a limit for good on what draws from one table cost together.
 
@@ -142,9 +158,11 @@ class Ledger:
           :func:`~pyro_mbde.compose`. The cheapest for many draws, if one density will do.
 
         Args:
-            name: what to call it; printable, at most 200 characters, new to the ledger.
+            name: what to call it; printable, at most 200 characters, and not to be taken for an account that is in the
+                ledger, open or closed. It is put into Unicode's form NFKC.
             epsilon: of everything drawn, in nats; finite and above 0.
-            delta: of everything drawn, in [0, 1); above 0 for ``zcdp`` and ``iid``.
+            delta: of everything drawn, in [0, 1); above 0 for ``zcdp`` and ``iid``. The default pays for a thousand
+                certificates of 1e-9; with 0, only densities without a certificate can be charged.
             rule: ``pure``, ``zcdp`` or ``iid``.
             certificate_delta: what of delta the certificates of all fits together may take, in [0, delta), for ``zcdp``
                 and ``iid``; ``None`` for a tenth. The rest is for the conversion. ``pure`` leaves it all to them.
@@ -154,27 +172,23 @@ class Ledger:
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range, or there is an account of that name.
-            LedgerError: the ledger cannot be written, or its last row was tampered with.
+            ValueError: an argument is out of its range, or an account has that name or one that looks like it.
+            LedgerError: the ledger cannot be written, or is not whole.
 
         Example:
             >>> import tempfile
             >>> folder = tempfile.TemporaryDirectory()
             >>> ledger = Ledger(f"{folder.name}/budget.db")
-            >>> account = ledger.open_account("survey", epsilon=8.0, delta=1e-6, rule="zcdp")
+            >>> account = ledger.open_account("survey", epsilon=3.0, rule="zcdp")
             >>> guarantee = Guarantee(epsilon=0.1, log_ratio_range=0.1)
-            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 80
-            836
+            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 30
+            146
             >>> ledger.close(); folder.cleanup()
         """
         account = make_account(name, epsilon, delta, rule, certificate_delta, _now())
 
-        def work(connection: Connection) -> Account:
-            head = read_head(connection, lock=True)
-            check_last(connection, head)
-            if name in connection.scalars(select(schema.accounts.c.name).where(schema.accounts.c.name == name)):
-                remedy = "Accounts are for good: a raised limit would void what was promised. Choose another name."
-                raise ValueError(message("name", "be new to the ledger", name, remedy))
+        def work(connection: Connection, head: Row) -> Account:
+            check_new(connection, account.name)
             row = {
                 "name": account.name,
                 "epsilon": account.epsilon,
@@ -183,10 +197,47 @@ class Ledger:
                 "certificate_delta": account.certificate_delta,
                 "opened": account.opened.isoformat(),
             }
-            append(connection, head, "account", schema.accounts, row)
+            append(connection, head, "account", row)
             return account
 
-        return self._database.write(work)
+        return self._write(work)
+
+    def close_account(self, name: str, *, who: str | None = None) -> Account:
+        """Closes an account that was opened by mistake: one without charges, for good.
+
+        The chain keeps its opening and its closing, and nothing can be charged to it any more. Its name is not used
+        again: who noted its limit must never find another one under that name. An account with charges stays open, as
+        what was charged does.
+
+        Args:
+            name: of the account.
+            who: who closes it; ``None`` for the name of the user that the operating system knows.
+
+        Returns:
+            The account.
+
+        Raises:
+            TypeError: an argument is of the wrong kind.
+            ValueError: there is no such account, it is closed, or it was charged.
+            LedgerError: the ledger cannot be written, or is not whole.
+        """
+        check_text("name", name)
+        who = user_name(who)
+
+        def work(connection: Connection, head: Row) -> Account:
+            account = read_account(connection, name)
+            if account.closed is not None:
+                raise ValueError(message("name", "be that of an open account", name, "It is closed already."))
+            if read_tallies(connection, account.name):
+                remedy = "What was charged stays charged; leave it open, and charge no more."
+                raise ValueError(message("name", "be that of an account without charges", name, remedy))
+            closed = replace(account, closed=_now())
+            assert closed.closed is not None
+            row = {"account": account.name, "closed": closed.closed.isoformat(), "who": who}
+            append(connection, head, "closing", row)
+            return closed
+
+        return self._write(work)
 
     def charge(
         self,
@@ -216,43 +267,42 @@ class Ledger:
             The charge, which has reached the disk, with what the account has spent by then.
 
         Raises:
-            BudgetExceededError: the account cannot bear it, or is for draws of one density (``iid``), and another, or
-                another guarantee, was asked for.
+            BudgetExceededError: the account cannot bear it, or is closed; the density was charged to another account
+                before; or the account is for draws of one density (``iid``), and another, or another guarantee, was
+                asked for.
             TypeError: an argument is of the wrong kind.
             ValueError: an argument is out of its range, or there is no such account.
-            LedgerError: the ledger cannot be written, or its account or last row was tampered with.
+            LedgerError: the ledger cannot be written, is not whole, or its account was tampered with.
         """
-        guarantee = _check_guarantee(guarantee)
+        guarantee = check_guarantee(guarantee)
         num_draws = check_count("num_draws", num_draws)
         check_number("num_draws", num_draws, f"be at most {MOST_COUNTED:,}", lambda value: value <= MOST_COUNTED)
-        fingerprint = _check_fingerprint(fingerprint)
-        purpose = check_text("purpose", purpose)
-        who = _user_name() if who is None else check_text("who", who)
+        fingerprint = check_fingerprint(fingerprint)
+        purpose, who = check_text("purpose", purpose), user_name(who)
         check_text("account_name", account_name)
         asked = Tally(fingerprint, guarantee, num_draws)
 
-        def work(connection: Connection) -> Charge | tuple[Account, list[Tally]]:
-            head = read_head(connection, lock=True)
-            check_last(connection, head)
+        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally]]:
             account = read_account(connection, account_name)
-            before = read_tallies(connection, account_name)
-            if refusal := other_density(account, before, guarantee, fingerprint):
+            before = read_tallies(connection, account.name)
+            other = account_charged_before(connection, account.name, fingerprint)
+            if refusal := closed_or_elsewhere(account, other) or other_density(account, before, asked):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
                 return account, before
             when = _now()
-            density = density_row(account_name, fingerprint, guarantee)
+            density = density_row(account.name, fingerprint, guarantee)
             row = {**density, "charged": when.isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
-            row = append(connection, head, "charge", schema.charges, row)
+            row = append(connection, head, "charge", row)
             write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
             charged = (fingerprint, num_draws, guarantee, purpose, who, row["hash"])
-            return Charge(row["number"], account_name, when, *charged, spent=spent_by(account, after))
+            return Charge(row["number"], account.name, when, *charged, spent=spent_by(account, after))
 
-        outcome = self._database.write(work)
+        outcome = self._write(work)
         if isinstance(outcome, Charge):
             return outcome
-        raise BudgetExceededError(_refusal(*outcome, asked))  # made up without a lock on the ledger
+        raise BudgetExceededError(beyond_limits(*outcome, asked))  # made up without a lock on the ledger
 
     def accounts(self) -> list[Account]:
         """Returns all accounts, in the order in which they were opened.
@@ -260,8 +310,7 @@ class Ledger:
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        query = select(schema.accounts).order_by(schema.accounts.c.number)
-        return self._database.read(lambda connection: [to_account(row) for row in read_rows(connection, query)])
+        return self._database.read(read_accounts)
 
     def account(self, name: str) -> Account:
         """Returns an account.
@@ -287,11 +336,11 @@ class Ledger:
             LedgerError: the ledger cannot be read.
         """
         check_text("name", name)
-        query = select(schema.charges).where(schema.charges.c.account == name).order_by(schema.charges.c.number)
 
         def work(connection: Connection) -> list[Charge]:
-            read_account(connection, name)
-            return [to_charge(row) for row in read_rows(connection, query)]
+            account = read_account(connection, name)
+            query = select(schema.charges).where(schema.charges.c.account == account.name)
+            return [to_charge(row) for row in read_rows(connection, query.order_by(schema.charges.c.number))]
 
         return self._database.read(work)
 
@@ -299,7 +348,7 @@ class Ledger:
         """Returns what was charged to an account, added up by its rule.
 
         What holds whatever is looked at is the account's own epsilon and delta; this tells how much of them is used.
-        Under ``zcdp`` and ``iid`` it includes all that was set aside for certificates, from the first draw on.
+        Under ``zcdp`` and ``iid`` its delta is all of the account's, from the first draw on.
 
         Args:
             name: of the account.
@@ -329,8 +378,35 @@ class Ledger:
             ValueError: an argument is out of its range, or there is no account of that name.
             LedgerError: the ledger cannot be read.
         """
-        guarantee, fingerprint = _check_guarantee(guarantee), _check_fingerprint(fingerprint)
-        return affordable_draws(*self._standing(name), guarantee, fingerprint)
+        check_text("name", name)
+        guarantee, fingerprint = check_guarantee(guarantee), check_fingerprint(fingerprint)
+
+        def work(connection: Connection) -> int:
+            account = read_account(connection, name)
+            other = account_charged_before(connection, account.name, fingerprint)
+            if closed_or_elsewhere(account, other):
+                return 0
+            return affordable_draws(account, read_tallies(connection, account.name), guarantee, fingerprint)
+
+        return self._database.read(work)
+
+    def shared_densities(self) -> list[tuple[str, ...]]:
+        """Returns the accounts that bear draws of one density, the limits of which add up: sets of names.
+
+        No charge makes one any more; releases that did not look let it happen.
+
+        Raises:
+            LedgerError: the ledger cannot be read.
+        """
+        table = schema.tallies
+
+        def work(connection: Connection) -> list[tuple[str, ...]]:
+            names: dict[str, set[str]] = {}
+            for fingerprint, account in connection.execute(select(table.c.fingerprint, table.c.account)).all():
+                names.setdefault(fingerprint, set()).add(account)
+            return sorted({tuple(sorted(shared)) for shared in names.values() if len(shared) > 1})
+
+        return self._database.read(work)
 
     def head(self) -> str:
         """Returns the hash of the last entry. Noted where nobody can change it, it proves all entries up to it.
@@ -344,65 +420,49 @@ class Ledger:
         """Goes through the whole ledger and tells what was changed since it was written.
 
         Found and named are rows edited, swapped, deleted or inserted, accounts edited, sums that differ from the
-        charges, charges beyond a limit, triggers that are missing or altered, and damage to an SQLite file. A clock
-        that ran backwards is no problem. For what cannot be found without ``expected_head``, see :class:`Ledger`.
+        charges, charges beyond a limit, densities that were charged to several accounts, triggers that are missing or
+        altered, and damage to an SQLite file. A clock that ran backwards is not a problem. For what cannot be found
+        without ``expected_head``, see :class:`Ledger`.
 
         Args:
-            expected_head: what :meth:`head` or an earlier verification returned. It must be in the ledger, which may
-                have grown since.
+            expected_head: what :meth:`head` or an earlier verification returned, whole. It must be in the ledger, which
+                may have grown since.
 
         Returns:
             What was found.
 
         Raises:
-            TypeError: ``expected_head`` is no string.
+            TypeError: ``expected_head`` is not a string.
+            ValueError: ``expected_head`` is not a hash of 64 hexadecimal digits.
             LedgerError: the ledger cannot be read at all.
         """
         if expected_head is not None:
-            expected_head = check_text("expected_head", expected_head)
+            expected_head = check_head(expected_head)
         return self._database.read(lambda connection: verify(connection, expected_head))
+
+    def _write(self, work: Callable[[Connection, Row], Result]) -> Result:
+        """Runs work at the end of the chain, after a look at the whole ledger the first time."""
+
+        def checked(connection: Connection) -> Result:
+            head = read_head(connection, lock=True)
+            check_last(connection, head)
+            if not self._is_whole:
+                check_whole(connection, head)
+            return work(connection, head)
+
+        outcome = self._database.write(checked)
+        self._is_whole = True
+        return outcome
 
     def _standing(self, name: str) -> tuple[Account, list[Tally]]:
         check_text("name", name)
-        return self._database.read(lambda connection: (read_account(connection, name), read_tallies(connection, name)))
+
+        def work(connection: Connection) -> tuple[Account, list[Tally]]:
+            account = read_account(connection, name)
+            return account, read_tallies(connection, account.name)
+
+        return self._database.read(work)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _user_name() -> str:
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
-        name = f"user {os.getuid()}" if hasattr(os, "getuid") else ""
-    name = name if name.isprintable() else repr(name)
-    return name.strip()[:_LONGEST_USER_NAME].strip() or "unknown"
-
-
-def _check_guarantee(guarantee: Any) -> Guarantee:
-    if not isinstance(guarantee, Guarantee):
-        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
-    # Adding 0 makes -0.0 the 0.0 that databases give back.
-    assert guarantee.log_ratio_range is not None
-    return Guarantee(guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
-
-
-def _check_fingerprint(fingerprint: Any) -> str:
-    if not isinstance(fingerprint, str):
-        raise TypeError(f"fingerprint must be a string, got one of type {type(fingerprint).__name__}.")
-    if not _FINGERPRINT.fullmatch(fingerprint.lower()):
-        raise ValueError(f"fingerprint must be 32 to 128 hexadecimal digits, got one of {len(fingerprint)} characters.")
-    return fingerprint.lower()
-
-
-def _refusal(account: Account, tallies: list[Tally], asked: Tally) -> str:
-    spent = spent_by(account, tallies)
-    affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
-    constraint = (
-        f"be at most {affordable} in account {account.name!r}, of whose epsilon={account.epsilon:.6g} and "
-        f"delta={account.delta:.6g} (rule {account.rule!r}) epsilon={spent.epsilon:.6g} and delta={spent.delta:.6g} "
-        f"are spent, at {asked.guarantee} a draw"
-    )
-    remedy = "Nothing was charged, and nothing may be drawn."
-    return message("num_draws", constraint, asked.num_draws, remedy)

@@ -16,7 +16,9 @@ _FIELDS = {
         "number", "account", "charged", "fingerprint", "num_draws", "epsilon", "delta", "log_ratio_range", "purpose",
         "who", "previous",
     ),
+    "closing": ("number", "account", "closed", "who", "previous"),
 }  # fmt: skip
+_CALLED = {"account": "the opening of", "charge": "the charge to", "closing": "the closing of"}
 #: Rows whose hash is wrong are compared with one another up to this many, to tell which were swapped.
 _MOST_COMPARED = 1000
 
@@ -39,7 +41,7 @@ class Verification:
 
 
 class Entry(NamedTuple):
-    """A row of the chain: the opening of an account, or a charge."""
+    """A row of the chain: the opening of an account, a charge to it, or its closing."""
 
     kind: str
     row: Mapping[str, Any]
@@ -47,8 +49,7 @@ class Entry(NamedTuple):
     def __str__(self) -> str:
         """Names the row."""
         account = self.row["name" if self.kind == "account" else "account"]
-        what = "the opening of account" if self.kind == "account" else "the charge to account"
-        return f"entry {self.row['number']}, {what} {account!r}"
+        return f"entry {self.row['number']}, {_CALLED[self.kind]} account {account!r}"
 
 
 def entry_hash(kind: str, row: Mapping[str, Any]) -> str:
@@ -57,7 +58,7 @@ def entry_hash(kind: str, row: Mapping[str, Any]) -> str:
     Floats are written by their shortest decimals that read back as the same float, other characters than ASCII escaped.
 
     Args:
-        kind: ``ledger``, ``account`` or ``charge``.
+        kind: ``ledger``, ``account``, ``charge`` or ``closing``.
         row: its columns; others are left out.
     """
     fields = {"kind": kind, **{name: row[name] for name in _FIELDS[kind]}}

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, insert, select, update
+from sqlalchemy import BigInteger, Connection, Select, cast, func, insert, select, text, update
 
 from pyro_mbde._runtime import message
+from pyro_mbde.names import find_look_alike, look_alike_hint, normal_name
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.accounts import Account, Charge, Tally
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger_chain import entry_hash
-from pyro_mbde.privacy.ledger_database import LedgerError
+from pyro_mbde.privacy.ledger_errors import LedgerError
 
 
-def read_rows(connection: Connection, query: Select[Any]) -> Iterator[dict[str, Any]]:
-    """Reads rows as dicts."""
-    for row in connection.execute(query):
-        yield row._asdict()
+def read_rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
+    """Reads rows as dicts, all at once: a query that an error leaves half read holds SQLite's lock while that lives."""
+    return [row._asdict() for row in connection.execute(query)]
+
+
+def stream_rows(connection: Connection, query: Select[Any]) -> Generator[dict[str, Any], None, None]:
+    """Reads rows as dicts, a thousand at a time; the caller closes it, however it ends."""
+    with connection.execute(query.execution_options(yield_per=1000)) as rows:
+        for row in rows:
+            yield row._asdict()
 
 
 def _first_row(connection: Connection, query: Select[Any]) -> dict[str, Any] | None:
@@ -40,39 +47,91 @@ def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
     """Refuses to go on where the end of the chain is not what the head tells."""
     if head["number"] == 0:
         return
-    for kind, table in (("charge", schema.charges), ("account", schema.accounts)):
+    for kind, table in schema.ENTRIES.items():
         row = _first_row(connection, select(table).where(table.c.number == head["number"]))
         if row is not None and row["hash"] == head["hash"] == entry_hash(kind, row):
             return
     raise LedgerError("The ledger's last row was tampered with. See what verify() tells.")
 
 
-def append(
-    connection: Connection, head: Mapping[str, Any], kind: str, table: Table, row: dict[str, Any]
-) -> dict[str, Any]:
+def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
+    """Refuses to charge where entries or sums are lost, as in a file that was moved away from an interrupted commit.
+
+    It reads all charges: once for a ledger that is opened, before its first charge.
+    """
+    whole = connection.dialect.name != "sqlite" or connection.scalar(text("PRAGMA quick_check(1)")) == "ok"
+    counts = (connection.scalar(select(func.count()).select_from(table)) for table in schema.ENTRIES.values())
+    counted = sum(count or 0 for count in counts)
+    names = [column for column in schema.tallies.c if column.name != "num_draws"]
+    same = [schema.charges.c[column.name] for column in names]
+    charged = select(*same, cast(func.sum(schema.charges.c.num_draws), BigInteger)).group_by(*same)
+    noted = select(*names, schema.tallies.c.num_draws)
+    differ = [connection.execute(query.limit(1)).all() for query in (charged.except_(noted), noted.except_(charged))]
+    if not whole or counted != head["number"] or any(differ):
+        raise LedgerError(
+            "The ledger is damaged or was tampered with: it has lost entries, or its sums are not those of its "
+            "charges. See what verify() tells, and restore it from a copy."
+        )
+
+
+def append(connection: Connection, head: Mapping[str, Any], kind: str, row: dict[str, Any]) -> dict[str, Any]:
     """Chains a row to the end, and makes it the end; returns it with its number and hashes."""
     row = {**row, "number": head["number"] + 1, "previous": head["hash"]}
     row["hash"] = entry_hash(kind, row)
-    connection.execute(insert(table).values(row))
+    connection.execute(insert(schema.ENTRIES[kind]).values(row))
     connection.execute(update(schema.heads).values(number=row["number"], hash=row["hash"]))
     return row
 
 
+def check_new(connection: Connection, name: str) -> None:
+    """Raises ValueError if an account has that name, or one that people would take for it."""
+    names = account_names(connection)
+    if name in names:
+        remedy = "Accounts are for good, closed ones too: who noted a limit must never find another under its name."
+        raise ValueError(message("name", "be new to the ledger", name, f"{remedy} Choose another name."))
+    other = find_look_alike(name, names)
+    if other is not None:
+        constraint = f"not look like that of another account, {ascii(other)}"
+        raise ValueError(
+            f"name must {constraint}, got name={ascii(name)}. Charge that account, or choose another name."
+        )
+
+
+def account_names(connection: Connection) -> list[str]:
+    """Reads the names of all accounts."""
+    return list(connection.scalars(select(schema.accounts.c.name).order_by(schema.accounts.c.number)))
+
+
 def read_account(connection: Connection, name: str) -> Account:
-    """Reads an account, or raises ValueError if there is none of that name."""
-    row = _first_row(connection, select(schema.accounts).where(schema.accounts.c.name == name))
-    if row is None:
-        names = ", ".join(repr(other) for other in connection.scalars(select(schema.accounts.c.name).limit(20)))
-        raise ValueError(message("name", f"be that of an account ({names or 'there is none yet'})", name))
-    return to_account(row)
+    """Reads an account by its name, in whatever form of Unicode, or raises ValueError if there is none of that name."""
+    rows = read_rows(connection, _accounts.where(schema.accounts.c.name.in_([name, normal_name(name)])))
+    if not rows:
+        names = account_names(connection)
+        listed = ", ".join(map(repr, names[:20])) or "there is none yet"
+        hint = look_alike_hint([name], names).strip()
+        raise ValueError(message("name", f"be that of an account ({listed})", name, hint))
+    # An older release may have opened both.
+    return to_account(next((row for row in rows if row["name"] == name), rows[0]))
+
+
+def read_accounts(connection: Connection) -> list[Account]:
+    """Reads all accounts, in the order in which they were opened."""
+    return [to_account(row) for row in read_rows(connection, _accounts.order_by(schema.accounts.c.number))]
 
 
 def to_account(row: Mapping[str, Any]) -> Account:
     """Returns the account that a row tells of, or raises LedgerError if it was tampered with."""
     if entry_hash("account", row) != row["hash"]:
         raise LedgerError(f"Account {row['name']!r} was tampered with. See what verify() tells.")
-    opened = datetime.fromisoformat(row["opened"])
-    return Account(row["name"], row["epsilon"], row["delta"], row["rule"], row["certificate_delta"], opened)
+    opened, closed = datetime.fromisoformat(row["opened"]), row.get("closed")
+    closed = None if closed is None else datetime.fromisoformat(closed)
+    return Account(row["name"], row["epsilon"], row["delta"], row["rule"], row["certificate_delta"], opened, closed)
+
+
+#: Accounts, with when they were closed.
+_accounts = select(schema.accounts, schema.closings.c.closed).outerjoin(
+    schema.closings, schema.closings.c.account == schema.accounts.c.name
+)
 
 
 def to_charge(row: Mapping[str, Any]) -> Charge:
@@ -98,6 +157,13 @@ def read_tallies(connection: Connection, name: str) -> list[Tally]:
         return [to_tally(row) for row in read_rows(connection, query)]
     except (TypeError, ValueError) as error:
         raise LedgerError(f"The sums of account {name!r} were tampered with. See what verify() tells.") from error
+
+
+def account_charged_before(connection: Connection, name: str, fingerprint: str) -> str | None:
+    """Reads which other account a density was charged to, if any."""
+    table = schema.tallies
+    query = select(table.c.account).where(table.c.fingerprint == fingerprint, table.c.account != name)
+    return connection.scalar(query.order_by(table.c.account).limit(1))
 
 
 def density_row(name: str, fingerprint: str, guarantee: Guarantee) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from sqlalchemy import (
@@ -77,6 +77,21 @@ charges = Table(
     CheckConstraint("num_draws > 0"),
 )
 
+#: Accounts that were never charged and never will be.
+closings = Table(
+    "mbde_closings",
+    metadata,
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, unique=True),
+    Column("closed", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+#: The tables that the chain runs through, by the kinds of their entries.
+ENTRIES = {"account": accounts, "charge": charges, "closing": closings}
+
 #: Draws added up, so that a charge need not read all charges before it.
 tallies = Table(
     "mbde_tallies",
@@ -91,10 +106,11 @@ tallies = Table(
     sqlite_with_rowid=False,
 )
 
-#: What is never done to a table. Accounts and charges are only ever added; the head and the tallies only ever grow.
+#: What is never done to a table. Entries are only ever added; the head and the tallies only ever grow.
 _FORBIDDEN: dict[str, dict[str, str]] = {
     "mbde_accounts": {"UPDATE": "", "DELETE": ""},
     "mbde_charges": {"UPDATE": "", "DELETE": ""},
+    "mbde_closings": {"UPDATE": "", "DELETE": ""},
     "mbde_ledger": {
         "UPDATE": "NEW.id <> OLD.id OR NEW.version < OLD.version OR NEW.identity <> OLD.identity "
         "OR NEW.created <> OLD.created OR NEW.number < OLD.number OR NEW.number > OLD.number + 1 "
@@ -112,6 +128,7 @@ _FORBIDDEN: dict[str, dict[str, str]] = {
 _REPLACED: dict[str, str] = {
     "mbde_accounts": "number = NEW.number OR name = NEW.name",
     "mbde_charges": "number = NEW.number",
+    "mbde_closings": "number = NEW.number OR account = NEW.account",
     "mbde_ledger": "id = NEW.id",
     "mbde_tallies": "account = NEW.account AND fingerprint = NEW.fingerprint AND epsilon = NEW.epsilon "
     "AND delta = NEW.delta AND log_ratio_range = NEW.log_ratio_range",
@@ -119,8 +136,14 @@ _REPLACED: dict[str, str] = {
 _REFUSAL = "rows of a ledger are only ever added"
 _POSTGRESQL_BODY = f" BEGIN RAISE EXCEPTION '{_REFUSAL}'; END "
 
+
+def _add_closings(connection: Connection) -> None:
+    closings.create(connection)
+    _forbid(connection, [closings.name])
+
+
 #: The n-th turns a ledger of version n into one of version n + 1. None may touch what is hashed.
-MIGRATIONS: list[Callable[[Connection], None]] = []
+MIGRATIONS: list[Callable[[Connection], None]] = [_add_closings]
 
 
 class NotALedgerError(Exception):
@@ -173,7 +196,11 @@ def prepare(connection: Connection, now: datetime) -> None:
     version = read_version(connection)
     if version == 0:
         metadata.create_all(connection)
-        _forbid(connection)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(
+                f"CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS $${_POSTGRESQL_BODY}$$"
+            )
+        _forbid(connection, _FORBIDDEN)
         first = {"identity": uuid.uuid4().hex, "created": now.isoformat()}
         row = {"id": 1, "version": newest_version(), **first, "number": 0, "hash": genesis_hash(first)}
         connection.execute(insert(heads).values(row))
@@ -189,16 +216,16 @@ def genesis_hash(row: dict[str, str]) -> str:
     return entry_hash("ledger", {"number": 0, "identity": row["identity"], "created": row["created"]})
 
 
-def triggers(dialect: str) -> dict[str, str]:
+def triggers(dialect: str, tables: Iterable[str] = tuple(_FORBIDDEN)) -> dict[str, str]:
     """Returns the statements that make the triggers which forbid changes, by their names."""
     postgresql = dialect == "postgresql"
     then = "EXECUTE FUNCTION mbde_refuse()" if postgresql else f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
     statements = {}
-    for table, actions in _FORBIDDEN.items():
+    for table in tables:
         if postgresql:
-            actions = {**actions, "TRUNCATE": ""}
+            actions = {**_FORBIDDEN[table], "TRUNCATE": ""}
         else:
-            actions = {**actions, "INSERT": f"EXISTS (SELECT 1 FROM {table} WHERE {_REPLACED[table]})"}
+            actions = {**_FORBIDDEN[table], "INSERT": f"EXISTS (SELECT 1 FROM {table} WHERE {_REPLACED[table]})"}
         for action, condition in actions.items():
             name = f"{table}_no_{'replace' if action == 'INSERT' else action.lower()}"
             each = "STATEMENT" if action == "TRUNCATE" else "ROW"
@@ -234,10 +261,6 @@ def _plain(statement: str) -> str:
     return re.sub(r"[\s()]+", "", statement).lower()
 
 
-def _forbid(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            f"CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS $${_POSTGRESQL_BODY}$$"
-        )
-    for statement in triggers(connection.dialect.name).values():
+def _forbid(connection: Connection, tables: Iterable[str]) -> None:
+    for statement in triggers(connection.dialect.name, tables).values():
         connection.exec_driver_sql(statement)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
-from sqlalchemy import Connection, Table, select, text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.accounts import Account, Tally, is_affordable
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger_chain import Entry, Verification, chain_problems
-from pyro_mbde.privacy.ledger_database import LedgerError
-from pyro_mbde.privacy.ledger_rows import read_head, read_rows, read_tallies, to_account, to_tally
+from pyro_mbde.privacy.ledger_errors import LedgerError
+from pyro_mbde.privacy.ledger_rows import read_head, read_rows, read_tallies, stream_rows, to_account, to_tally
 
-_READ_AT_ONCE = 1000
 #: Draws by account, and in it by density and guarantee.
 Sums = dict[str, dict[tuple[str, Guarantee], int]]
 #: The number of the first charge to an account for a density and guarantee, which names it without its fingerprint.
@@ -52,10 +52,13 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
             found = connection.scalars(text("PRAGMA integrity_check(20)")).all()
             problems.extend(f"the file is damaged: {line}" for line in found if line != "ok")
         problems.extend(schema.trigger_problems(connection))
-        problems.extend(chain_problems(look(_entries(connection)), genesis, head["number"], head["hash"]))
+        with closing(stream_rows(connection, select(schema.charges).order_by(schema.charges.c.number))) as charges:
+            entries = _entries(connection, charges)
+            problems.extend(chain_problems(look(entries), genesis, head["number"], head["hash"]))
         if not seen:
             problems.append("the expected head is in no entry: the ledger was cut off or rewritten, or is another one")
         problems.extend(_account_problems(connection, sums, firsts))
+        problems.extend(_shared_densities(firsts))
     except SQLAlchemyError as error:
         if not problems:
             raise
@@ -67,19 +70,17 @@ def _add(sums: dict[tuple[str, Guarantee], int], tally: Tally) -> None:
     sums[tally[:2]] = sums.get(tally[:2], 0) + tally.num_draws
 
 
-def _entries(connection: Connection) -> Iterator[Entry]:
-    """All entries by their numbers: charges, read a thousand at a time, with the few openings of accounts between."""
-
-    def entries(kind: str, table: Table) -> Iterator[Entry]:
-        query = select(table).order_by(table.c.number).execution_options(yield_per=_READ_AT_ONCE)
-        return (Entry(kind, row) for row in read_rows(connection, query))
-
-    openings = list(entries("account", schema.accounts))
-    for charge in entries("charge", schema.charges):
-        while openings and _number(openings[0]) <= _number(charge):
-            yield openings.pop(0)
+def _entries(connection: Connection, charges: Iterator[dict[str, Any]]) -> Iterator[Entry]:
+    """All entries by their numbers: the charges, with the few openings and closings of accounts between."""
+    others = {kind: table for kind, table in schema.ENTRIES.items() if kind != "charge"}
+    few = [Entry(kind, row) for kind, table in others.items() for row in read_rows(connection, select(table))]
+    few.sort(key=_number)
+    for row in charges:
+        charge = Entry("charge", row)
+        while few and _number(few[0]) <= _number(charge):
+            yield few.pop(0)
         yield charge
-    yield from openings
+    yield from few
 
 
 def _number(entry: Entry) -> float:
@@ -89,9 +90,12 @@ def _number(entry: Entry) -> float:
 
 def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Iterator[str]:
     """Compares what was charged with the limits, and with the sums that are kept."""
-    rows = list(read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number)))
+    rows = read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number))
     names = [row["name"] for row in rows]
     yield from (f"charges name the account {name!r}, which is missing" for name in sums if name not in names)
+    for row in read_rows(connection, select(schema.closings)):
+        if row["account"] in sums:
+            yield f"charges name the account {row['account']!r}, which {Entry('closing', row)} says has none"
     for row in rows:
         charged = sums.get(row["name"], {})
         try:
@@ -114,10 +118,25 @@ def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Ite
             yield f"charges to account {row['name']!r} exceed its limits, from {_first_beyond(connection, account)} on"
 
 
+def _shared_densities(firsts: Firsts) -> Iterator[str]:
+    """Tells of densities that were charged to several accounts: what two accounts guarantee adds up beyond either."""
+    places: dict[str, dict[str, int]] = {}
+    for (account, fingerprint, _), number in firsts.items():
+        numbers = places.setdefault(fingerprint, {})
+        numbers[account] = min(number, numbers.get(account, number))
+    for numbers in places.values():
+        (account, number), *others = sorted(numbers.items(), key=lambda item: item[1])
+        for other, later in others:
+            yield (
+                f"the density of entry {number}, the charge to account {account!r}, was charged to account {other!r} "
+                f"too, in entry {later}: the limits of the two add up"
+            )
+
+
 def _first_beyond(connection: Connection, account: Account) -> Entry:
     """The first charge that an account could not bear."""
     query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
-    rows: list[dict[str, Any]] = list(read_rows(connection, query))
+    rows = read_rows(connection, query)
 
     def holds(length: int) -> bool:
         sums: dict[tuple[str, Guarantee], int] = {}

@@ -13,6 +13,7 @@ import jinja2
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_mbde._runtime import shown
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.accounts import Account
@@ -172,19 +173,19 @@ def templates() -> jinja2.Environment:
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """Returns a cost in a few digits, rounded up unless it is above the nearest by less than a share of 1e-8.
+    """Returns a cost in a few digits, rounded up unless it is above the nearest by less than a share of 1e-12.
 
     Args:
         value: at least 0.
         digits: how many.
 
     Example:
-        >>> round_up(2.400000001), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
+        >>> round_up(2.4000000000000004), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
         ('2.4', '8.301', '1e-9', '0', '12350')
     """
     if value <= 0 or not math.isfinite(value):
         return f"{value:g}"
-    exact = Decimal(value * (1 - 1e-8))  # what the delta of a certificate adds is not worth a digit
+    exact = Decimal(value * (1 - 1e-12))  # the last digits of a float are not worth one
     rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
     return _shorter_exponent(f"{float(rounded):.15g}")
 
@@ -198,7 +199,7 @@ def short_number(value: float | None) -> str:
     """
     if value is None:
         return "–"
-    return _shorter_exponent(f"{value:.6g}").replace("-", "\N{MINUS SIGN}", int(value < 0))
+    return _shorter_exponent(shown(value)).replace("-", "\N{MINUS SIGN}", int(value < 0))
 
 
 def _shorter_exponent(text: str) -> str:
@@ -240,10 +241,10 @@ def _text(node: Any) -> str:
             f"{kind}({', '.join(f'{name}={_text(value)}' for name, value in arguments.items() if value is not None)})"
         )
     if isinstance(node, list):
-        shown = [_text(item) for item in node[:_MOST_SHOWN]]
+        first = [_text(item) for item in node[:_MOST_SHOWN]]
         more = [f"… {len(node) - _MOST_SHOWN} more"] if len(node) > _MOST_SHOWN else []
-        return f"[{', '.join(shown + more)}]"
-    return f"{node:.6g}" if isinstance(node, float) else str(node)
+        return f"[{', '.join(first + more)}]"
+    return shown(node) if isinstance(node, float) else str(node)
 
 
 def _plain(node: Any) -> Any:

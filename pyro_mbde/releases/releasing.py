@@ -26,7 +26,7 @@ from pyro_mbde.sampling.fixed import check_work, fixed_num_proposals
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
 from pyro_mbde.sampling.independence import total_variation_bound
 from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, private_draws
-from pyro_mbde.sampling.system import draws_by_inversion
+from pyro_mbde.sampling.randomness import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
 
@@ -117,7 +117,7 @@ def release(
         Rows, card and charge.
 
     Raises:
-        BudgetExceededError: the account cannot bear it.
+        BudgetExceededError: the account cannot bear it or is closed, or another account bears the density already.
         FileExistsError: there is a file of that name, or of its card's.
         ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
         TypeError: an argument is of the wrong kind; among them everything that is not private to hand out.
@@ -134,10 +134,10 @@ def release(
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = MBDE(base, epsilon=1.0, progress=False).fit(torch.linspace(0, 1, 500))
         >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/budget.db") as ledger:
-        ...     account = ledger.open_account("clinic-2026", epsilon=10.0)
-        ...     released = release(q, 5, ledger, "clinic-2026", columns=["weight"])
+        ...     account = ledger.open_account("clinic-2026", epsilon=3.0)
+        ...     released = release(q, 2, ledger, "clinic-2026", columns=["weight"])
         >>> released.rows.shape, released.card["cost_of_this_release"], released.card["account"]["epsilon_left"]
-        ((5, 1), {'epsilon': 5.0, 'delta': 0.0, 'rule': 'pure composition'}, 5.0)
+        ((2, 1), {'epsilon': 2.0, 'delta': 0.0, 'rule': 'pure composition'}, 1.0)
     """
     _check_releasable(q)
     num_draws = check_count("num_draws", num_draws)
@@ -173,15 +173,31 @@ def release(
     charge = ledger.charge(account, guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
     assert charge.spent is not None  # told by the charge itself: what was read after it might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
-    if num_steps is None:
-        values = private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
-    else:
-        values = fresh_chains(q, num_draws, num_steps, seed=seed, progress=progress).values
+    values = _draw(q, num_draws, num_steps, constant_time, seed, progress)
     schema = columns if isinstance(columns, Schema) else None
     released = Release(to_frame(values, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)
     return released
+
+
+def _draw(
+    q: MollifiedExpFamily,
+    num_draws: int,
+    num_steps: int | None,
+    constant_time: bool,
+    seed: int | None,
+    progress: bool,
+) -> Tensor:
+    """Draws rows that are paid for; without a progress bar where there is nothing to write one to."""
+    try:
+        if num_steps is None:
+            return private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
+        return fresh_chains(q, num_draws, num_steps, seed=seed, progress=progress).values
+    except OSError:
+        if not progress:
+            raise
+        return _draw(q, num_draws, num_steps, constant_time, seed, progress=False)
 
 
 def _write(paths: ReleasePaths, released: Release) -> None:
@@ -214,7 +230,7 @@ def _describe_draws(
     else:
         randomness = (
             "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
-            "which is not cryptographic, its whole state filled freshly by the system"
+            "whose whole state the system fills again before half of it is used"
         )
     described: dict[str, Any] = {"fixed_work": num_steps is not None or constant_time}
     if num_steps is not None:

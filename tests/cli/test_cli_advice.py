@@ -21,7 +21,7 @@ OPEN = ("budget", "open", "clinic", "--delta", 1e-6, "--ledger", "budget.db", "-
     [
         ((*OPEN, 2), []),
         ((*OPEN, 4), [WEAK]),
-        (("budget", "plan", "--epsilon", 2, "--num-draws", 4), [BASE]),  # a priori, half as wide
+        (("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--delta", 0), [BASE]),  # a priori, half as wide
         (("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--delta", 1e-6), []),
         (("budget", "plan", "--epsilon", 10, "--num-draws", 4, "--delta", 1e-6), [WEAK]),
         (("budget", "plan", "--epsilon", 10, "--num-draws", 500, "--delta", 1e-6), [WEAK, BASE]),
@@ -54,3 +54,9 @@ def test_advice_on_a_release(total: float, row: float, said: list[str], run: Run
     remarks = json.loads(result.stdout)["advice"]
     assert [text for text in (WEAK, BASE) for remark in remarks if text in remark] == said
     assert result.stderr == "".join(f"{remark}\n" for remark in remarks)
+
+
+def test_advice_comes_before_the_question(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyro_mbde_cli.shared.is_terminal", lambda stream: True)
+    said = run(*OPEN, 10, code=1, input="n\n").stderr
+    assert said.index(WEAK) < said.index("Open it?")

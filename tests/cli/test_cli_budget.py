@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 from cli_words import FIT, RELEASE, Run
-from ledger_stores import Store
+from ledger_stores import ONE, Store, filled, share_a_density
+
+from pyro_mbde import Guarantee, Ledger, LedgerError
+from pyro_mbde.privacy.accounts import DEFAULT_DELTA
+from pyro_mbde_cli import shared
+from pyro_mbde_cli.budget import DELTA
 
 
 class TestBudget:
@@ -21,9 +26,90 @@ class TestBudget:
         document = json.loads(result.stdout)
         assert (document["rule"], document["epsilon"], len(document["head"])) == ("zcdp", 3.0, 64)
         assert result.stderr == ""
-        result = run("budget", "open", "small", "--epsilon", 1)
+        assert document["closed"] is None
+        result = run("budget", "open", "small", "--epsilon", 1, "--delta", 0)
         assert result.stdout == "opened small: epsilon 1, delta 0, rule pure\n"
         assert "fitted with --delta 0" in result.stderr
+
+    def test_an_account_bears_default_models(self, run: Run) -> None:
+        """Its name would be spent for nothing otherwise."""
+        result = run("budget", "open", "small", "--epsilon", 0.39999999999999997)
+        assert result.stdout == "opened small: epsilon 0.4, delta 1e-06, rule pure\n"
+        assert result.stderr == ""
+        assert DELTA == DEFAULT_DELTA
+        with Ledger("budget.db") as ledger:
+            assert ledger.affordable("small", Guarantee(0.1, 1e-9), ONE) == 3
+        document = json.loads(run("budget", "show", "small", "--json").stdout)
+        assert document["epsilon"] == 0.39999999999999997
+
+    def test_a_terminal_is_asked(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shared, "is_terminal", lambda stream: True)
+        words = ("budget", "open", "asked", "--epsilon", 2, "--rule", "zcdp", "--ledger", "new.db")
+        result = run(*words, code=1, input="n\n")
+        assert result.stderr.startswith(
+            "account asked in new.db: epsilon 2, delta 1e-06, rule zcdp, delta 1e-07 of it for certificates\n"
+            "None of this can be changed later, and the name is never used again.\nOpen it? [y/N]: "
+        )
+        assert result.stderr.endswith("Nothing was opened.\n") and result.stdout == ""
+        assert not Path("new.db").exists()
+        assert run(*words, code=130, input="").stderr.endswith("Interrupted.\n")
+        assert "opened asked" in run(*words, input="y\n").stdout
+        assert run("budget", "open", "more", "--epsilon", 2, "--yes", "--ledger", "new.db").stderr == ""
+        run("budget", "open", "never", "--epsilon", -2, "--ledger", "new.db", code=1)  # before anybody is asked
+        close = ("budget", "close", "asked", "--ledger", "new.db")
+        assert run(*close, code=1, input="n\n").stderr.endswith("Nothing was closed.\n")
+        url = "postgresql://ann:secret@localhost/budget"
+        result = run("budget", "open", "asked", "--epsilon", 2, "--ledger", url, code=1, input="n\n")
+        assert "account asked in the database: " in result.stderr and "secret" not in result.output
+        assert run(*close, input="y\n").stdout == "closed asked\n"
+
+    def test_close(self, model: Path, run: Run) -> None:
+        run("budget", "open", "mistake", "--epsilon", 3)
+        document = json.loads(run("budget", "close", "mistake", "--json").stdout)
+        assert (document["name"], document["closed"]) == ("mistake", "2026-01-02T00:00:00+00:00")
+        assert "ok: 0 charges" in run("budget", "verify", "--head", document["head"]).stdout
+        assert run("budget", "show").stdout.splitlines()[2].endswith("2026-01-02, closed 2026-01-02")
+        assert "It is closed already" in run("budget", "close", "mistake", code=1).stderr
+        assert "closed ones too" in run("budget", "open", "mistake", "--epsilon", 3, code=1).stderr
+        result = run(*RELEASE[:5], "--account", "mistake", "-o", "rows.csv", code=3)
+        assert "'mistake' was closed on 2026-01-02" in result.stderr
+        run(*RELEASE)
+        assert "without charges" in run("budget", "close", "clinic", code=1).stderr
+
+    def test_what_was_done_is_done_where_the_head_cannot_be_read(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(ledger: Ledger) -> str:
+            raise LedgerError("it was locked for too long.")
+
+        monkeypatch.setattr(Ledger, "head", fail)
+        result = run("budget", "open", "small", "--epsilon", 1, "--json")
+        assert json.loads(result.stdout)["head"] is None
+        assert result.stderr == "Warning: the new head could not be read: it was locked for too long.\n"
+
+    def test_names_that_look_alike(self, run: Run) -> None:
+        result = run("budget", "open", "Clinic", "--epsilon", 3, code=1)
+        assert "name must not look like that of another account, 'clinic', got name='Clinic'" in result.stderr
+        assert "There is 'clinic', which looks like 'Clinic'" in run("budget", "show", "Clinic", code=1).stderr
+
+    def test_a_density_in_two_accounts(self, model: Path, run: Run) -> None:
+        run("budget", "open", "other", "--epsilon", 3)
+        run(*RELEASE)
+        result = run(*RELEASE[:5], "--account", "other", "-o", "more.csv", code=3)
+        assert "'clinic' bears it already" in result.stderr
+        assert not Path("more.csv").exists()
+        assert "0 more rows of this model" in run("budget", "show", "other", "--model", model).stdout
+
+    def test_a_density_that_older_releases_charged_twice(self, run: Run) -> None:
+        filled("older.db")
+        share_a_density(Store("older.db", Path("older.db")))
+        warning = "Warning: the accounts a, b bear rows of one density: their limits add up. See budget verify.\n"
+        for words in ((), ("a",)):
+            result = run("budget", "show", *words, "--ledger", "older.db")
+            assert result.stderr == warning
+            document = json.loads(run("budget", "show", *words, "--ledger", "older.db", "--json").stdout)
+            assert document["shared_densities"] == [["a", "b"]]
+        assert "NOT OK: 9 charges" in run("budget", "verify", "--ledger", "older.db", code=4).stdout
 
     def test_show(self, model: Path, run: Run) -> None:
         run(*RELEASE, "--purpose", "a course")
@@ -44,7 +130,12 @@ class TestBudget:
     def test_verify(self, model: Path, run: Run) -> None:
         head = json.loads(run("budget", "verify", "--json").stdout)["head"]
         assert run("budget", "verify", "--head", head).stdout == f"ok: 0 charges, head {head}\n"
-        assert run("budget", "verify", "--head", "f" * 64, code=4).stdout.startswith("CHANGED: 0 charges, head ")
+        assert run("budget", "verify", "--head", "f" * 64, code=4).stdout.startswith("NOT OK: 0 charges, head ")
+        result = run("budget", "verify", "--head", head[:8], code=1)
+        assert result.stdout == ""
+        assert result.stderr.startswith(
+            f"Error: expected_head must be 64 hexadecimal digits, got expected_head='{head[:8]}'"
+        )
         run(*RELEASE)
         document = json.loads(run("budget", "verify", "--head", head, "--json").stdout)
         assert (document["ok"], document["num_charges"], document["problems"]) == (True, 1, [])
@@ -55,8 +146,11 @@ class TestBudget:
         assert f"\n  {problem}\n" in run("budget", "verify", code=4).stdout
 
     def test_plan(self, run: Run) -> None:
-        document = json.loads(run("budget", "plan", "--epsilon", 10, "--num-draws", 20, "--json").stdout)
-        assert document["epsilon"] == pytest.approx(0.5)
+        words = ("budget", "plan", "--epsilon", 10, "--num-draws", 20, "--json")
+        default = json.loads(run(*words).stdout)
+        assert (default["form"], default["delta"], default["total"]["delta"]) == ("calibrated", 1e-9, 1e-6)
+        document = json.loads(run(*words, "--delta", 0).stdout)
+        assert document["epsilon"] == 0.5
         assert document["form"] == "a priori"
         assert document["fit_options"].endswith("--delta 0.0 --skew 0.3")
         assert document["account_options"] == "--epsilon 10.0 --delta 0.0 --rule pure"

@@ -74,7 +74,7 @@ class TestRelease:
         [
             (("--ledger", "other.db"), 1, "There is no ledger at 'other.db'"),
             (("--account", "clinik"), 1, "name must be that of an account ('clinic')"),
-            (("--ledger", "table.csv"), 1, "it is no database"),
+            (("--ledger", "table.csv"), 1, "it is not a database"),
             (("--ledger", "sqlite://broken"), 1, "must name a file"),
             (("-o", "table.csv"), 1, "must name new files"),
         ],

@@ -35,8 +35,8 @@ class TestReport:
         run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")
         run(*RELEASE)
         text = run("report", "rows.card.json").stdout
-        assert "guarantee of one row:\n  epsilon: 1.0\n" in text
-        assert "columns:\n  - name age, low 0.0, high 110.0, whole no\n  - name visits," in text
+        assert "guarantee of one row:\n  epsilon: 1\n" in text
+        assert "columns:\n  - name age, low 0, high 110, whole no\n  - name visits," in text
         assert "draws:\n  fixed work: yes\n" in text
         assert "\ndoes not promise:\n  - That the rows are true of anybody" in text
         assert "who" not in [line.partition(":")[0] for line in text.splitlines()]  # nobody was named
@@ -45,9 +45,9 @@ class TestReport:
         )
         run("report", "rows.card.json", "--table", "table.csv", code=2)
         assert "without release cards" in run("report", model, code=1).stderr
-        card = {"format": "pyro_mbde.release_card", "version": 1, "tags": ["a", "b"]}
+        card = {"format": "pyro_mbde.release_card", "version": 1, "left": 0.39999999999999997, "tags": ["a", "b"]}
         Path("short.card.json").write_text(json.dumps(card))
-        assert run("report", "short.card.json").stdout.endswith("\ntags: a, b\n")
+        assert run("report", "short.card.json").stdout.endswith("\nleft: 0.4\ntags: a, b\n")
 
     def test_rows_point_to_their_card(self, model: Path, run: Run) -> None:
         run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")

@@ -39,13 +39,54 @@ def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
     assert ledger.spent("third") == TotalCost(0.3, 0.0, "pure composition")
     assert ledger.affordable("third", UNIT, ONE) == 0
     ledger.open_account("certificates", 100.0, 1e-6)
-    for density in DENSITIES[:10]:
+    for density in DENSITIES[1:11]:
         ledger.charge("certificates", Guarantee(0.1, 1e-7), 1, fingerprint=density)
     assert ledger.spent("certificates").delta == 1e-6
-    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), DENSITIES[10]) == 0
-    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), ONE) == 989
-    with pytest.raises(BudgetExceededError, match="at most 0"):
-        ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[10])
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), DENSITIES[11]) == 0
+    assert ledger.affordable("certificates", Guarantee(0.1, 1e-7), TWO) == 990
+    with pytest.raises(BudgetExceededError, match="delta must be at most 0 for a further certificate"):
+        ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[11])
+
+
+@pytest.mark.parametrize(("rule", "num_draws"), [("pure", 10), ("zcdp", 10), ("iid", 10)])
+def test_certificates_take_nothing_of_epsilon(ledger: Ledger, rule: str, num_draws: int) -> None:
+    """Ten draws at 1 fit into an account of 10, as people add up; so does a plan of ten."""
+    ledger.open_account("ten", 10.0, 1e-6, rule)
+    charge = ledger.charge("ten", Guarantee(1.0, 1e-9, 1.0), num_draws, fingerprint=ONE)
+    assert charge.spent is not None and charge.spent.epsilon <= 10.0
+    assert rule != "pure" or ledger.affordable("ten", Guarantee(1.0, 1e-9, 1.0), ONE) == 0
+    assert epsilon_per_draw(10.0, 10, 1e-6).epsilon == 1.0
+    assert epsilon_per_draw(10.0, 6, 1e-6).epsilon == 1.66666  # rounded down
+
+
+@pytest.mark.parametrize("rule", ["pure", "iid"])
+def test_a_refusal_names_what_is_in_the_way(ledger: Ledger, rule: str) -> None:
+    ledger.open_account("clinic", 2.0, 1e-8, rule)
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.charge("clinic", Guarantee(1.0, 1e-7), 1, fingerprint=ONE)
+    left = "1e-08" if rule == "pure" else "1e-09"
+    assert str(caught.value) == (
+        f"delta must be at most {left} for a further certificate in account 'clinic', which has delta={left} for the "
+        "certificates of all its densities, got delta=1e-07. Nothing was charged, and nothing may be drawn. Fit with "
+        f"delta=0, which needs no certificate, or with a delta of at most {left}."
+    )
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.charge("clinic", Guarantee(1.0, 1e-10), 3, fingerprint=ONE)
+    assert str(caught.value) == (
+        "num_draws must be at most 2 in account 'clinic': epsilon=0 of its epsilon=2 are spent, added up by the rule "
+        f"{rule!r} at delta=1e-08, and one draw of this density has epsilon=1, got num_draws=3. Nothing was charged, "
+        "and nothing may be drawn. Ask for fewer."
+    )
+    ledger.charge("clinic", Guarantee(0.39999999999999997, 1e-10), 5, fingerprint=ONE)
+    match = "epsilon=2 of its epsilon=2 .* one draw of this density has epsilon=0.4,.* a smaller epsilon"
+    with pytest.raises(BudgetExceededError, match=match):
+        ledger.charge("clinic", Guarantee(0.39999999999999997, 1e-10), 90, fingerprint=ONE)
+
+
+def test_pure_accounts_without_delta_say_so(ledger: Ledger) -> None:
+    ledger.open_account("clinic", 2.0, delta=0)
+    with pytest.raises(BudgetExceededError, match="delta must be at most 0 .*got delta=1e-09.*Fit with delta=0, which"):
+        ledger.charge("clinic", Guarantee(1.0, 1e-9), 1, fingerprint=ONE)
 
 
 def test_a_certificate_counts_once_for_a_density(ledger: Ledger) -> None:
@@ -54,14 +95,23 @@ def test_a_certificate_counts_once_for_a_density(ledger: Ledger) -> None:
         ledger.charge("pure", CERTIFIED, 2, fingerprint=ONE)
     ledger.charge("pure", CERTIFIED, 2, fingerprint=TWO)
     assert ledger.spent("pure") == compose_fits([(CERTIFIED, 10), (CERTIFIED, 2)])
-    assert ledger.affordable("pure", CERTIFIED, THREE) == 87
+    assert ledger.affordable("pure", CERTIFIED, THREE) == 88
     assert ledger.affordable("pure", Guarantee(0.1, 2e-8), THREE) == 0
 
 
 def test_pure_accounts_pay_no_certificate_without_delta(ledger: Ledger) -> None:
-    ledger.open_account("pure", 10.0)
+    ledger.open_account("pure", 10.0, 0.0)
     assert ledger.affordable("pure", CERTIFIED, ONE) == 0
     assert ledger.affordable("pure", UNIT, ONE) == 100
+
+
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+def test_an_account_bears_default_densities_unless_told_otherwise(ledger: Ledger, rule: str) -> None:
+    """100 and 1,000 certificates of 1e-9, the default of a fit."""
+    account = ledger.open_account("a", 1e3, rule=rule)
+    assert account.delta == 1e-6
+    tallies = [Tally(str(number), Guarantee(0.01, 1e-9), 1) for number in range(1000)]
+    assert is_affordable(account, tallies[: {"pure": 1000, "zcdp": 100, "iid": 1}[rule]])
 
 
 @pytest.mark.parametrize("certificate_delta", [0.0, 3e-8])
@@ -120,7 +170,7 @@ def test_certificates_are_set_aside_at_opening(ledger: Ledger) -> None:
     account = ledger.open_account("zcdp", 8.0, 1e-3, "zcdp")
     assert account.certificate_delta == pytest.approx(1e-4)
     ledger.charge("zcdp", UNIT, 1, fingerprint=ONE)
-    expected = compose_fits([(UNIT, 1)], 9e-4, "zcdp").epsilon - math.log1p(-1e-4)
+    expected = compose_fits([(UNIT, 1)], 9e-4, "zcdp").epsilon
     assert ledger.spent("zcdp").epsilon == pytest.approx(expected, rel=1e-9)
     with pytest.raises(BudgetExceededError):
         ledger.charge("zcdp", Guarantee(0.1, 2e-4), 1, fingerprint=TWO)
@@ -155,22 +205,20 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
     spent = ledger.spent("attacked")
     assert certificates <= Fraction(repr(account.certificate_delta))
     assert spent.epsilon <= epsilon and spent.delta <= delta
-    shares = math.fsum(-math.log1p(-g.delta) for g in {(density, g): g for density, g, _ in granted}.values())
     if rule == "pure":
-        total = float(sum(num_draws * Fraction(repr(g.epsilon)) for _, g, num_draws in granted)) + shares
-        assert total <= epsilon * (1 + 1e-15)
+        exact = sum(num_draws * Fraction(repr(g.epsilon)) for _, g, num_draws in granted)
+        assert exact <= Fraction(repr(epsilon))
+        total = float(exact)
     elif rule == "zcdp":
         rho = sum(k * min(g.epsilon**2 / 2, (g.log_ratio_range or 0) ** 2 / 8) for _, g, k in granted)
         orders = [1 + 10 ** (step / 200) for step in range(-800, 1200)]
         rest = math.log(1 / (delta - account.certificate_delta))
         total = min(rho * a + (rest - math.log(a)) / (a - 1) + math.log1p(-1 / a) for a in orders)
-        total += -math.log1p(-account.certificate_delta)
         assert total <= epsilon * (1 + 1e-3)
     else:
         num_draws = sum(k for *_, k in granted)
         uncertified = Guarantee(granted[0][1].epsilon, 0.0, granted[0][1].log_ratio_range)
         total = compose(uncertified, num_draws, delta - account.certificate_delta).epsilon
-        total += -math.log1p(-account.certificate_delta)
         assert total <= epsilon * (1 + 1e-4)
     assert spent.epsilon == pytest.approx(total, rel=1e-3)
     assert ledger.verify().ok
@@ -189,7 +237,7 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"delta": 1.0}, ValueError, r"delta must be in \[0, 1\)"),
         ({"delta": math.nan}, ValueError, r"delta must be in \[0, 1\)"),
         ({"delta": False}, TypeError, "delta must be a real number"),
-        ({"rule": "zcdp"}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
+        ({"rule": "zcdp", "delta": 0}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
         ({"rule": "renyi"}, ValueError, "rule must be one of pure, zcdp, iid"),
         ({"rule": None}, TypeError, "rule must be a string"),
         ({"delta": 1e-6, "certificate_delta": 1e-7}, ValueError, "must be delta under the rule 'pure'"),
@@ -197,7 +245,7 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"rule": "iid", "delta": 1e-6, "certificate_delta": -1e-7}, ValueError, "be at least 0 and below delta"),
         ({"rule": "iid", "delta": 1e-6, "certificate_delta": math.nan}, ValueError, "be at least 0 and below delta"),
         ({"rule": "iid", "delta": 1e-6, "certificate_delta": "0"}, TypeError, "must be a real number"),
-        ({"rule": "zcdp", "delta": 0.9, "epsilon": 0.01}, ValueError, "epsilon must be above what certificates take"),
+        ({"rule": "zcdp", "delta": 1e-323, "certificate_delta": 5e-324}, ValueError, "be at least 0 and below delta"),
         ({"name": ""}, ValueError, "name must be at least one character"),
         ({"name": "a" * 201}, ValueError, "name must be at most 200 characters"),
         ({"name": "a\nb"}, ValueError, "name must be printable"),
@@ -206,6 +254,12 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"name": "\ud800"}, ValueError, "name must be printable"),
         ({"name": b"a"}, TypeError, "name must be a string"),
         ({"name": "taken"}, ValueError, "name must be new to the ledger"),
+        ({"name": "TAKEN"}, ValueError, "name must not look like that of another account, 'taken', got name='TAKEN'"),
+        (
+            {"name": "tak\u0435n"},
+            ValueError,
+            r"'taken', got name='tak\\u0435n'. Charge that account, or",
+        ),
     ],
 )
 def test_odd_accounts_are_refused(ledger: Ledger, arguments: dict[str, Any], kind: type[Exception], match: str) -> None:
@@ -220,9 +274,10 @@ def test_extremes(ledger: Ledger) -> None:
     assert ledger.affordable("a", Guarantee(0.0), ONE) == 10**12
     ledger.charge("a", Guarantee(-0.0), 10**12, fingerprint=ONE)
     assert ledger.affordable("a", Guarantee(0.0), ONE) == 0
-    ledger.charge("a", Guarantee(1e299, 5e-324), 9, fingerprint=TWO)  # 10 and a certificate are too many
+    assert ledger.affordable("a", Guarantee(1e299, 5e-324), TWO) == 10
+    ledger.charge("a", Guarantee(1e299, 5e-324), 10, fingerprint=TWO)
     ledger.open_account("tiny", 5e-324, 5e-324)
-    ledger.charge("tiny", Guarantee(5e-324), 1, fingerprint=ONE)
+    ledger.charge("tiny", Guarantee(5e-324), 1, fingerprint=THREE)
     assert ledger.spent("tiny").epsilon == 5e-324
     assert ledger.verify().ok
     for name in ("a", "tiny"):
@@ -241,12 +296,14 @@ def test_the_account_that_a_plan_names_bears_it(ledger: Ledger, total: float, nu
     assert ledger.charge("a", guarantee, num_draws, fingerprint=ONE).spent.epsilon <= total  # type: ignore[union-attr]  # which a charge tells
 
 
+@pytest.mark.parametrize("fails", [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.7)])
 @pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
 @pytest.mark.parametrize("failure", [1e-3, 0.05])
-def test_attack_by_certificates_that_fail(rule: str, failure: float) -> None:
-    """Each fit is anything at all with probability ``failure``; a second one follows the first's row, but under iid.
+def test_attack_by_certificates_that_fail(rule: str, failure: float, fails: tuple[float, float]) -> None:
+    """Each fit is anything at all with some probability; a second one follows the first's row, except under iid.
 
-    The largest Pr[S] - e^epsilon Pr[S'] over events S, by the positive parts over all paths, is within delta.
+    It may fail on one table more often than on the other, up to ``failure``. The largest Pr[S] - e^epsilon Pr[S'] over
+    events S, by the positive parts over all paths, is within delta.
     """
     epsilon, spread = 0.4, 0.8
     p = math.expm1(-epsilon) / math.expm1(-spread)  # two points with log-ratios epsilon and epsilon - spread
@@ -259,17 +316,15 @@ def test_attack_by_certificates_that_fail(rule: str, failure: float) -> None:
     assert is_affordable(account, tallies)
     total = spent_by(account, tallies)
 
-    def law(fine: tuple[float, ...], wild: tuple[float, ...]) -> dict[tuple[int, ...], float]:
+    def law(fine: tuple[float, ...], wild: tuple[float, ...], fails: float) -> dict[tuple[int, ...], float]:
         paths = list(itertools.product(range(4), repeat=2))
+        fits = [(1 - fails, fine), (fails, wild)]
         if rule == "iid":  # two rows of one fit, which failed or did not
-            return {path: sum(s * math.prod(fit[x] for x in path) for s, fit in shares(fine, wild)) for path in paths}
-        return {path: math.prod(sum(s * fit[x] for s, fit in shares(fine, wild)) for x in path) for path in paths}
+            return {path: sum(share * math.prod(fit[x] for x in path) for share, fit in fits) for path in paths}
+        return {path: math.prod(sum(share * fit[x] for share, fit in fits) for x in path) for path in paths}
 
-    def shares(fine: tuple[float, ...], wild: tuple[float, ...]) -> list[tuple[float, tuple[float, ...]]]:
-        return [(1 - failure, fine), (failure, wild)]
-
-    ours, others = law(good, bad), law(good_other, bad_other)
+    ours, others = law(good, bad, fails[0] * failure), law(good_other, bad_other, fails[1] * failure)
     pairs = ((ours, others), (others, ours))
     excess = [sum(max(one[path] - math.exp(total.epsilon) * other[path], 0.0) for path in one) for one, other in pairs]
     assert max(excess) <= total.delta * (1 + 1e-12)
-    assert rule != "pure" or max(excess) > 0.9 * total.delta  # the attack bites
+    assert rule != "pure" or max(excess) > 0.6 * total.delta  # the attack bites

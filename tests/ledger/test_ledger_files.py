@@ -10,8 +10,9 @@ import sqlite3
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ledger_stores
 import pytest
@@ -23,6 +24,7 @@ from ledger_stores import (
     admin,
     filled,
     run,
+    start,
 )
 from sqlalchemy import create_engine, make_url, text
 
@@ -67,7 +69,7 @@ def test_a_truncated_file_is_found(file: Store) -> None:
     content = file.path.read_bytes()
     for share in (0.3, 0.6, 0.9):
         file.path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(LedgerError, match="damaged|no database"), Ledger(file.url) as ledger:
+        with pytest.raises(LedgerError, match="damaged|not a database"), Ledger(file.url) as ledger:
             assert not ledger.verify().ok
             raise LedgerError("damaged, as verify told")
 
@@ -112,26 +114,72 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("folder_too", [False, True])
-def test_a_file_that_may_not_be_written(folder_too: bool) -> None:
+class Readable(NamedTuple):
+    """A ledger that others may read, and what a process without the right to write it tells."""
+
+    path: Path
+    use: Callable[[], dict[str, Any]]
+
+
+@pytest.fixture(params=[False, True], ids=["file", "folder too"])
+def readable(request: pytest.FixtureRequest) -> Iterator[Readable]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # one that everybody can enter, up to the root
         path, report = Path(folder, "sub", "budget.db"), Path(folder, "report")
         path.parent.mkdir()
+        report.touch()
         with Ledger(path) as ledger:
             ledger.open_account("large", 1.0)
-        report.touch()
-        for place, mode in ((report, 0o666), (path, 0o444), (path.parent, 0o555 if folder_too else 0o777)):
-            place.chmod(mode)
-        Path(folder).chmod(0o755)
-        before = path.read_bytes()
-        run(ledger_stores.use_as_nobody, str(path), str(report))
-        (error,) = json.loads(report.read_text())
-        assert "writable" in error and str(path) in error
-        assert path.read_bytes() == before
-        for place in (path, path.parent):
-            place.chmod(0o777)
-        with Ledger(path) as ledger:
+            ledger.charge("large", UNIT, 1, fingerprint=ONE)
+
+        def use() -> dict[str, Any]:
+            for place in path.parent.iterdir():
+                place.chmod(0o444)
+            for place, mode in ((report, 0o666), (path.parent, 0o555 if request.param else 0o777), (folder, 0o755)):
+                os.chmod(place, mode)
+            before = {place.name: place.read_bytes() for place in path.parent.iterdir()}
+            run(ledger_stores.use_as_nobody, str(path), str(report))
+            assert {place.name: place.read_bytes() for place in path.parent.iterdir() if place.suffix == ".db"} == {
+                "budget.db": before["budget.db"]
+            }
+            for place in (path, path.parent):
+                place.chmod(0o777)
+            told: dict[str, Any] = json.loads(report.read_text())
+            assert str(path) in told["error"]
+            return told
+
+        yield Readable(path, use)
+
+
+class TestAuditors:
+    """Who may read a ledger and not write it."""
+
+    def test_they_verify_and_do_not_charge(self, readable: Readable) -> None:
+        told = readable.use()
+        assert told["verified"] and told["charges"] == 1
+        assert "it cannot be written. Make the file and its folder writable. Nothing was charged" in told["error"]
+        assert told["verify"][0] == told["show"][0] == told["show large"][0] == 0
+        assert told["verify"][1].startswith("ok: 1 charge, head ")
+        assert "0.1 of 1" in told["show"][1] and "0.1 of 1" in told["show large"][1]
+        with Ledger(readable.path) as ledger:
+            assert ledger.verify().num_charges == 1
+
+    def test_after_an_interrupted_charge(self, readable: Readable) -> None:
+        child = start(ledger_stores.die_in_a_commit, str(readable.path))
+        child.join(60)
+        told = readable.use()
+        assert "its last charge was interrupted and has to be undone" in told["error"]
+        assert "Have its owner open it once: pyro-mbde budget show does." in told["error"]
+        assert told["verify"][0] == 1 and told["error"] in told["verify"][1]
+        with Ledger(readable.path) as ledger:
             assert ledger.verify().ok
+
+    def test_a_ledger_of_an_older_release(self, readable: Readable) -> None:
+        connection = sqlite3.connect(readable.path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.close()
+        told = readable.use()
+        assert "an older release made it. Have its owner open it once with this release" in told["error"]
+        assert told["verify"][0] == 1
 
 
 def test_locked_for_too_long(store: Store) -> None:
@@ -164,7 +212,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE patients (name TEXT)")
     connection.commit()
     connection.close()
-    for place, match in ((path, "it is no database"), (other, "a database of something else.*left as it is")):
+    for place, match in ((path, "it is not a database"), (other, "a database of something else.*left as it is")):
         before = place.read_bytes()
         with pytest.raises(LedgerError, match=match):
             Ledger(place)
@@ -182,7 +230,8 @@ def version_of(store: Store) -> int:
 
 def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(store.url)
-    assert version_of(store) == 1
+    migrations, version = list(schema.MIGRATIONS), version_of(store)
+    assert version == schema.newest_version() == 1 + len(migrations)
 
     def add_column(connection: Any) -> None:
         connection.execute(text("ALTER TABLE mbde_charges ADD COLUMN note TEXT"))
@@ -191,19 +240,54 @@ def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         add_column(connection)
         connection.execute(text("SELECT * FROM nowhere"))
 
-    monkeypatch.setattr(schema, "MIGRATIONS", [fail])
+    monkeypatch.setattr(schema, "MIGRATIONS", [*migrations, fail])
     with pytest.raises(LedgerError):
         Ledger(store.url)
-    assert version_of(store) == 1
-    monkeypatch.setattr(schema, "MIGRATIONS", [add_column])
+    assert version_of(store) == version
+    monkeypatch.setattr(schema, "MIGRATIONS", [*migrations, add_column])
     with Ledger(store.url) as ledger:
-        assert version_of(store) == 2
+        assert version_of(store) == version + 1
         ledger.charge("a", UNIT, 1, fingerprint=ONE)
         assert ledger.verify().ok
-    monkeypatch.setattr(schema, "MIGRATIONS", [])
-    with pytest.raises(LedgerError, match="a newer release of pyro_mbde wrote it, in version 2.*update pyro_mbde"):
+    monkeypatch.setattr(schema, "MIGRATIONS", migrations)
+    match = f"a newer release of pyro_mbde wrote it, in version {version + 1}.*update pyro_mbde"
+    with pytest.raises(LedgerError, match=match):
         Ledger(store.url)
-    assert version_of(store) == 2
+    assert version_of(store) == version + 1
+
+
+def as_version_1(store: Store) -> None:
+    """What the first release that had ledgers would have made of it."""
+    with store.raw() as execute:
+        execute("DROP TABLE mbde_closings")
+        execute("UPDATE mbde_ledger SET version = 1")
+
+
+def test_a_ledger_of_version_1_is_brought_to_the_newest(store: Store) -> None:
+    filled(store.url)
+    as_version_1(store)
+    with Ledger(store.url) as ledger:
+        assert version_of(store) == schema.newest_version()
+        verification = ledger.verify()
+        assert verification.ok, verification.problems
+        ledger.open_account("c", 1.0)
+        ledger.close_account("c")
+        ledger.charge("a", UNIT, 1, fingerprint=ONE)
+        assert ledger.verify(verification.head).ok
+    with pytest.raises(Exception, match="rows of a ledger are only ever added"):
+        delete_closings(store)
+
+
+def delete_closings(store: Store) -> None:
+    if store.path is None:
+        with admin(store.url) as execute:
+            execute("DELETE FROM mbde_closings")
+        return
+    connection = sqlite3.connect(store.path)
+    try:
+        connection.execute("DELETE FROM mbde_closings")
+    finally:
+        connection.close()
 
 
 def test_a_ledger_of_version_1_opens(tmp_path: Path) -> None:
@@ -264,8 +348,12 @@ class TestPostgreSQL:
             auditor = make_url(store.url).set(username=role, password="p").render_as_string(hide_password=False)
             with Ledger(auditor) as ledger:
                 assert ledger.verify().ok
-                with pytest.raises(LedgerError, match="its user may not do this"):
+                assert [account.name for account in ledger.accounts()] == ["a", "b"]
+                with pytest.raises(LedgerError, match="its user may not do this.*to charge"):
                     ledger.charge("a", UNIT, 1, fingerprint=ONE)
+            as_version_1(store)
+            with pytest.raises(LedgerError, match="an older release made it. Have its owner open it once"):
+                Ledger(auditor)
             execute(f"DROP OWNED BY {role}")
             execute(f"DROP ROLE {role}")
 

@@ -82,17 +82,22 @@ def killed(store: Store, path: Path, num_kills: int) -> None:
     """Whatever the moment, every draw has its charge, and the ledger opens and is whole.
 
     Every other child is killed while it opens the ledger, the rest at any moment of a few draws after their first,
-    however long this machine takes for either.
+    however long this machine takes for either. A file is opened by a symbolic link in turn, after which the next one
+    undoes by the other path what was interrupted.
     """
     generator = random.Random(0)
     path.touch()
+    urls = [store.url]
+    if store.path is not None:
+        urls.append(str(path.with_name("link.db")))
+        Path(urls[1]).symlink_to(store.path)
     with Ledger(store.url) as ledger:
         ledger.open_account("large", 1e6)
     opening = 0.1
     for kill in range(num_kills):
         begun = path.with_name(f"{path.name}.begun")
         begun.unlink(missing_ok=True)
-        child = start(ledger_stores.charge_and_draw, store.url, str(path))
+        child = start(ledger_stores.charge_and_draw, urls[kill // 2 % len(urls)], str(path))
         while not begun.exists():
             assert child.is_alive()
             time.sleep(0.001)

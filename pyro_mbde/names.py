@@ -1,0 +1,179 @@
+"""Names of accounts and columns: which are the same, and which only look the same."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+#: What looks like a letter or a sign, letter case apart. The pairs of Latin, Greek and Cyrillic letters and of signs
+#: are those of Unicode's confusables.txt (Unicode Technical Standard 39), and kappas beside k.
+_SHAPES = {
+    "'": "’‘‛ʼʻʹ′‵ꞌ",
+    "*": "∗",
+    "-": "‐‒–—―−⁃˗",
+    "/": "∕⁄",
+    ":": "∶",
+    "~": "∼",
+    "2": "Ƨ",
+    "3": "ƷȜЗӠ",
+    "5": "Ƽ",
+    "6": "б",
+    "8": "Ȣȣ",
+    "A": "ΑА",
+    "B": "ΒВ",
+    "C": "С",
+    "E": "ΕЕ",
+    "F": "Ϝ",
+    "G": "Ԍ",
+    "H": "ΗН",
+    "J": "ͿЈ",
+    "K": "ΚК",
+    "M": "ΜϺМ",
+    "N": "Ν",
+    "O": "ΟО",
+    "P": "ΡР",
+    "R": "Ʀ",
+    "S": "Ѕ",
+    "T": "ΤТ",
+    "V": "Ѵ",
+    "W": "Ԝ",
+    "X": "ΧХ",
+    "Y": "ΥУҮ",
+    "Z": "Ζ",
+    "a": "ɑαа",
+    "b": "ƄЬ",
+    "c": "сᴄ",
+    "d": "ԁ",
+    "e": "еҽ",
+    "f": "ẝ",
+    "g": "ɡƍᶃ",
+    "h": "һ",
+    "i": "ıɩɪιіӏ",
+    "j": "ϳј",
+    "k": "κкĸ",
+    "l": "1I|ƖǀΙІӀ",
+    "o": "0οσоᴏᴑ",
+    "p": "ρр",
+    "q": "ԛ",
+    "r": "гᴦ",
+    "s": "ƽѕ",
+    "u": "ʋυᴜ",
+    "v": "νѵᴠ",
+    "w": "ɯѡԝᴡ",
+    "x": "х×",
+    "y": "ɣʏγуүᶌỿ",
+    "z": "ᴢ",
+    "Γ": "Г",
+    "Λ": "Л",
+    "Π": "П",
+    "π": "п",
+    "Φ": "Ф",
+    "φ": "ф",
+}
+_SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for sign in signs})
+#: Letters and marks that are drawn as nothing, beside the format characters.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
+    chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for code in range(first, last + 1)
+}
+
+
+def normal_name(name: str) -> str:
+    r"""Returns a name in Unicode's form NFKC: an é of one character and of two become one, full-width letters plain.
+
+    Args:
+        name: any text.
+
+    Example:
+        >>> normal_name("cafe\u0301") == "caf\xe9", normal_name("２０２６")
+        (True, '2026')
+    """
+    return unicodedata.normalize("NFKC", name)
+
+
+def look_alike(one: str, other: str) -> bool:
+    r"""Returns whether people cannot tell two names apart, or take them for one: letter case, signs, scripts, blanks.
+
+    Args:
+        one: a name.
+        other: another.
+
+    Example:
+        >>> look_alike("clinic-2026", "Clinic\u20102026"), look_alike("ward-1", "ward-2")
+        (True, False)
+    """
+    return any(first == second for first, second in zip(_looks(one), _looks(other), strict=True))
+
+
+def find_look_alike(name: str, others: Iterable[str]) -> str | None:
+    """Returns the first of other names that looks like a name, or None.
+
+    Args:
+        name: which is looked for.
+        others: where.
+    """
+    return next((other for other in others if look_alike(name, other)), None)
+
+
+def check_distinct(subject: str, names: Sequence[str]) -> None:
+    """Raises where people cannot tell two names apart.
+
+    Args:
+        subject: what the names are of, as an error calls it.
+        names: all of them.
+
+    Raises:
+        ValueError: two look alike; the error shows their characters.
+    """
+    seen: dict[tuple[int, str], str] = {}
+    for name in names:
+        for looks in enumerate(_looks(name)):
+            other = seen.setdefault(looks, name)
+            if other is not name:
+                constraint = "have names that people can tell apart"
+                found = f"{ascii(other)} and {ascii(name)}"
+                raise ValueError(f"{subject} must {constraint}, got {found}. Rename one of them.")
+
+
+def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, str]:
+    """Returns which names are others in another form of Unicode: the one there by the one that is wanted.
+
+    Args:
+        wanted: names that are looked for.
+        there: labels among which they should be.
+    """
+    labels = list(there)
+    found: dict[object, str] = {}
+    for name in wanted:
+        same = [label for label in labels if isinstance(label, str) and normal_name(label) == normal_name(name)]
+        if name not in labels and len(same) == 1:
+            found[same[0]] = name
+    return found
+
+
+def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
+    """Returns what to say of names that are missing where others look like them; nothing where none does.
+
+    Args:
+        missing: names that are looked for in vain.
+        there: labels among which they should be.
+    """
+    labels = [label for label in there if isinstance(label, str)]
+    pairs = [(name, find_look_alike(name, labels)) for name in missing]
+    return "".join(
+        f" There is {ascii(other)}, which looks like {ascii(name)} and differs from it."
+        for name, other in pairs
+        if other is not None
+    )
+
+
+def _looks(name: str) -> tuple[str, str]:
+    """What a name looks like where letter case is no difference, and where 1, l and a capital I are the same."""
+    parts = unicodedata.normalize("NFKD", name)
+    seen = (sign for sign in parts if sign.isspace() or (unicodedata.category(sign) != "Cf" and sign not in _BLANK))
+    plain = " ".join("".join(_digit(sign) for sign in seen).split())
+    return plain.casefold().translate(_SHAPE_OF), plain.translate(_SHAPE_OF).casefold()
+
+
+def _digit(sign: str) -> str:
+    """The digit of any script as 0 to 9."""
+    return str(unicodedata.decimal(sign)) if unicodedata.category(sign) == "Nd" else sign
