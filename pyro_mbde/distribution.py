@@ -26,6 +26,7 @@ from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tilt import Tilt
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
+_jit: Any = torch.jit  # torch leaves it unannotated
 _Shape = torch.Size | list[int] | tuple[int, ...]
 
 
@@ -109,6 +110,7 @@ class MollifiedExpFamily(TorchDistribution):
         self.base = prepare_base(base)
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
         self._interior = reference_draws(self.base)[0]
+        self._unbounded = _is_unbounded(self.support)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
         self.certificate = certificate
         self.guarantee: Guarantee = (
@@ -284,38 +286,40 @@ class MollifiedExpFamily(TorchDistribution):
         """
         if not isinstance(value, Tensor):
             raise TypeError(message("value", "be a tensor", value))
-        value = self._convert(value)
-        num_event_dims = len(self.event_shape)
-        if value.shape[value.dim() - num_event_dims :] != self.event_shape:
+        if value.is_floating_point() and value.dtype != self.dtype:
+            value = value.to(self.dtype)
+        batch_dims = value.dim() - len(self.event_shape)
+        if value.shape[batch_dims:] != self.event_shape:
             raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
-        batch_shape = _broadcast_shape(value.shape[: value.dim() - num_event_dims], self.batch_shape)
+        batch_shape = _broadcast_shape(value.shape[:batch_dims], self.batch_shape)
         if not value.numel():  # torch's constraints cannot check an empty tensor
             return value.new_zeros(batch_shape, dtype=self.dtype)
-        inside = self.support.check(value)
+        if self._surely_inside(value):
+            return self._log_density(value).expand(batch_shape)
+        inside, finite = self.support.check(value), torch.isfinite(value)
         if self._validate_args:
             self._check_values(value, inside)
-        finite = torch.isfinite(value)
-        usable = inside & (finite.all(-1) if num_event_dims else finite)
-        interior = torch.where(usable.unsqueeze(-1) if num_event_dims else usable, value, self._interior)
-        log_ratio = self.tilt(interior) - self.log_normalizer.value
-        log_density = (self.base.log_prob(interior).double() + log_ratio).to(self.dtype)
-        log_density = torch.where(usable, log_density, -torch.inf)
-        return log_density.expand(batch_shape)
+        usable = inside & (finite.all(-1) if self.event_shape else finite)
+        interior = torch.where(usable.unsqueeze(-1) if self.event_shape else usable, value, self._interior)
+        return torch.where(usable, self._log_density(interior), -torch.inf).expand(batch_shape)
 
-    def _convert(self, value: Tensor) -> Tensor:
-        """Brings a floating-point value to the dtype of the density."""
-        return value.to(self.dtype) if value.is_floating_point() else value
+    def _surely_inside(self, value: Tensor) -> bool:
+        """Whether all values are finite and in the support; False also where torch cannot tell."""
+        total = _known(value.sum())  # where it is finite, so is all that it is of
+        finite = total is not None and math.isfinite(total)
+        return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
     def _check_values(self, value: Tensor, inside: Tensor) -> None:
-        try:
-            valid = bool(inside.all())
-        except RuntimeError:  # inside torch.vmap a tensor has no one truth value: -inf will have to do
-            return
-        if not valid:
+        if _known(inside.all()) == 0:  # where it is not known, -inf will have to do
             raise ValueError(
                 f"value must be in the support {self.support}, got a value of shape {tuple(value.shape)} with entries "
                 f"outside it or NaN. Build the density with validate_args=False to get -inf there."
             )
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
+        log_ratio = self.tilt(value) - self.log_normalizer.value
+        return (self.base.log_prob(value) + log_ratio).to(self.dtype)
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Returns exact draws by rejection, from torch's global generator.
@@ -487,3 +491,20 @@ class MollifiedExpFamily(TorchDistribution):
             f"MollifiedExpFamily(epsilon={self.epsilon:.6g}, rounds={len(self.natural_params)}, base={name}, "
             f"event_shape={tuple(self.event_shape)}{batch})"
         )
+
+
+def _known(number: Tensor) -> float | None:
+    """A tensor's one value; None in torch.vmap, where it has many, and while torch traces, which would keep it."""
+    if torch.compiler.is_compiling() or _jit.is_tracing():
+        return None
+    try:
+        return number.item()
+    except RuntimeError:
+        return None
+
+
+def _is_unbounded(support: Any) -> bool:
+    """Whether a support is all real numbers or vectors."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return type(support) is type(constraints.real)

@@ -37,6 +37,10 @@ def log_2_below(dtype: torch.dtype) -> float:
     return float(nearest)
 
 
+#: By the types that networks compute in. Finding one takes as long as the network's layers do for a row.
+_LOG_2_BELOW = {dtype: log_2_below(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+
+
 def check_scales(name: str, value: Any) -> tuple[float, float]:
     """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
     if not isinstance(value, Sequence):
@@ -70,7 +74,7 @@ def bound_logits(logits: Tensor, link: str) -> Tensor:
         >>> bound_logits(torch.tensor([0.5, torch.inf, torch.nan]), "clamp")
         tensor([0.5000, 0.6931, 0.0000])
     """
-    bound = log_2_below(logits.dtype)
+    bound = _LOG_2_BELOW[logits.dtype]
     logits = torch.nan_to_num(logits, nan=0.0)
     # tanh is at most 1 and multiplication rounds monotonically, so that link needs the clamp for no input; it costs
     # nothing.
