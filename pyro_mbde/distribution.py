@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import constraints
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -18,6 +18,7 @@ from torch.distributions import Distribution
 from pyro_mbde._runtime import message
 from pyro_mbde.base import as_features, enumerate_base, prepare_base, reference_draws, support_of
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
+from pyro_mbde.moments import Moments, TiltedMoments
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -30,7 +31,7 @@ _jit: Any = torch.jit  # torch leaves it unannotated
 _Shape = torch.Size | list[int] | tuple[int, ...]
 
 
-class MollifiedExpFamily(TorchDistribution):
+class MollifiedExpFamily(TiltedMoments):
     r"""Exponential family with bounded sufficient statistics over a public base distribution.
 
     .. math::
@@ -112,6 +113,7 @@ class MollifiedExpFamily(TorchDistribution):
         self._interior = reference_draws(self.base)[0]
         self._unbounded = _is_unbounded(self.support)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
+        self._moments = Moments(self.base, self._tilt, self.dtype)
         self.certificate = certificate
         self.guarantee: Guarantee = (
             a_priori_guarantee(self.bounds) if certificate is None else calibrated_guarantee(self.bounds, certificate)
@@ -278,8 +280,8 @@ class MollifiedExpFamily(TorchDistribution):
                 density's.
 
         Returns:
-            Tensor of the broadcast batch shape, in the density's dtype; -inf outside the support where validation is
-            off.
+            Tensor of the broadcast batch shape, in the density's dtype. Where validation is off, -inf outside the
+            support, and NaN for a value that is NaN.
 
         Raises:
             ValueError: validation is on and a value is NaN or outside the support.
@@ -301,7 +303,9 @@ class MollifiedExpFamily(TorchDistribution):
             self._check_values(value, inside)
         usable = inside & (finite.all(-1) if self.event_shape else finite)
         interior = torch.where(usable.unsqueeze(-1) if self.event_shape else usable, value, self._interior)
-        return torch.where(usable, self._log_density(interior), -torch.inf).expand(batch_shape)
+        missing = value.isnan().any(-1) if self.event_shape else value.isnan()
+        log_density = torch.where(usable, self._log_density(interior), -torch.inf)
+        return torch.where(missing, torch.nan, log_density).expand(batch_shape)
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
@@ -313,7 +317,7 @@ class MollifiedExpFamily(TorchDistribution):
         if _known(inside.all()) == 0:  # where it is not known, -inf will have to do
             raise ValueError(
                 f"value must be in the support {self.support}, got a value of shape {tuple(value.shape)} with entries "
-                f"outside it or NaN. Build the density with validate_args=False to get -inf there."
+                f"outside it or NaN. Build the density with validate_args=False to get -inf there, and NaN for NaN."
             )
 
     def _log_density(self, value: Tensor) -> Tensor:
