@@ -497,6 +497,23 @@ class MollifiedExpFamily(TiltedMoments):
         )
 
 
+def check_density(q: Any, remedy: str = "Pass the density before it is expanded.") -> None:
+    """Raises if ``q`` is no fitted density, or has a batch shape.
+
+    Args:
+        q: what a caller passed as the density.
+        remedy: what to do where it has a batch shape.
+
+    Raises:
+        TypeError: ``q`` is no :class:`MollifiedExpFamily`.
+        ValueError: it has a batch shape.
+    """
+    if not isinstance(q, MollifiedExpFamily):
+        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    if q.batch_shape:
+        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+
+
 def _known(number: Tensor) -> float | None:
     """A tensor's one value; None in torch.vmap, where it has many, and while torch traces, which would keep it."""
     if torch.compiler.is_compiling() or _jit.is_tracing():

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pyro_mbde._runtime import message
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.leaks import holds_release_card
 from pyro_mbde.releases.card import templates
 from pyro_mbde.serialization import write_atomically
@@ -47,7 +47,7 @@ def private_report(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: the path has another ending, or its folder holds the card of a release.
+        ValueError: ``q`` has a batch shape, the path has another ending, or its folder holds the card of a release.
 
     Example:
         >>> from pyro_mbde import MBDE
@@ -57,8 +57,7 @@ def private_report(
         >>> report["notice"], report["scores"]["gain_in_nats"] > 0.1, len(report["history"])
         ('PRIVATE - do not hand out', True, 3)
     """
-    if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    check_density(q)
     target = None if path is None else _check_path(path)
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):
