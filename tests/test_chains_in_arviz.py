@@ -171,7 +171,7 @@ def test_a_plate_at_dim_minus_two(chains: Chains, wards: Wards) -> None:
     assert data["observed_data"]["reading"].dims == ("ward", "bed")
     whole = chains.to_arviz(dims={"level": ["ward", "one"]}, **arguments)
     assert whole["posterior"]["level"].dims == ("chain", "draw", "ward", "one")
-    with pytest.raises(ValueError, match="dims must name the 2 event dimensions of level, .* one of size 1 may be left"):
+    with pytest.raises(ValueError, match="dims must name the 2 event dimensions of level, .* of size 1 may be left"):
         chains.to_arviz(dims={"level": ["a", "b", "c"]})
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_converted(chains: Chains) -> None:
         chains.to_arviz(log_likelihood=True)
     with pytest.raises(TypeError, match="prior must be a dict of tensors, as Predictive returns"):
         chains.to_arviz(prior=torch.zeros(3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"posterior_predictive\['y'\] must have 800 draws, as the chains have, got .*7"):
+    with pytest.raises(ValueError, match=r"posterior_predictive\['y'\] must have 800 draws, as the chains have"):
         chains.to_arviz(posterior_predictive={"y": torch.zeros(7, 3)})
     with pytest.raises(ValueError, match="pred_dims must name sites among"):
         chains.to_arviz(predictions={"y": torch.zeros(800)}, pred_dims={"z": ["a"]})

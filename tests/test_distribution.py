@@ -310,7 +310,7 @@ class TestConstruction:
 
     def test_import_adds_one_name_to_pyro_and_changes_nothing_else(self) -> None:
         script = """
-import torch, pyro, pyro.distributions as dist, random, numpy
+import sys, torch, pyro, pyro.distributions as dist, random, numpy
 names, state, threads = set(dir(dist)), torch.get_rng_state(), torch.get_num_threads()
 validate = torch.distributions.Distribution._validate_args
 known = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
@@ -320,6 +320,11 @@ assert dist.MollifiedExpFamily is pyro_mbde.MollifiedExpFamily
 assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
 assert torch.distributions.Distribution._validate_args == validate
 assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == known
+from pyro_mbde import MBDE, DensityRatio, private_draws, run_mcmc
+assert not {"pandas", "sqlalchemy", "jinja2", "matplotlib", "arviz"} & set(sys.modules)
+assert all(hasattr(pyro_mbde, name) for name in pyro_mbde.__all__)
+assert set(pyro_mbde.__all__) <= set(dir(pyro_mbde))
+assert not hasattr(pyro_mbde, "unknown")
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
