@@ -293,19 +293,25 @@ class MollifiedExpFamily(TiltedMoments):
         batch_dims = value.dim() - len(self.event_shape)
         if value.shape[batch_dims:] != self.event_shape:
             raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
-        batch_shape = _broadcast_shape(value.shape[:batch_dims], self.batch_shape)
+        batch_shape = value.shape[:batch_dims]
+        if self.batch_shape:
+            batch_shape = _broadcast_shape(batch_shape, self.batch_shape)
         if not value.numel():  # torch's constraints cannot check an empty tensor
             return value.new_zeros(batch_shape, dtype=self.dtype)
-        if self._surely_inside(value):
-            return self._log_density(value).expand(batch_shape)
+        log_density = (self._log_density if self._surely_inside(value) else self._masked_log_density)(value)
+        return log_density.expand(batch_shape) if self.batch_shape else log_density
+
+    def _masked_log_density(self, value: Tensor) -> Tensor:
+        """Returns the log-density of values of which some may be outside the support, infinite or NaN."""
         inside, finite = self.support.check(value), torch.isfinite(value)
         if self._validate_args:
             self._check_values(value, inside)
-        usable = inside & (finite.all(-1) if self.event_shape else finite)
+        missing = value.isnan()
+        if self.event_shape:
+            finite, missing = finite.all(-1), missing.any(-1)
+        usable = inside & finite
         interior = torch.where(usable.unsqueeze(-1) if self.event_shape else usable, value, self._interior)
-        missing = value.isnan().any(-1) if self.event_shape else value.isnan()
-        log_density = torch.where(usable, self._log_density(interior), -torch.inf)
-        return torch.where(missing, torch.nan, log_density).expand(batch_shape)
+        return torch.where(usable, self._log_density(interior), torch.where(missing, torch.nan, -torch.inf))
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
