@@ -12,6 +12,7 @@ import pyro.distributions
 from pyro_mbde.distribution import MollifiedExpFamily
 
 if TYPE_CHECKING:
+    from pyro_mbde.calibration import recertify
     from pyro_mbde.diagnostics.checks import mixing_report
     from pyro_mbde.diagnostics.plot import plot_mixing
     from pyro_mbde.diagnostics.report import MixingReport
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
     from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
     from pyro_mbde.sampling.private import private_draws
     from pyro_mbde.statistics import BoundedClassifiers
-    from pyro_mbde.tables.schema import Column, Schema
+    from pyro_mbde.tables.columns import Column
+    from pyro_mbde.tables.schema import Schema
     from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
+    from pyro_mbde.training.fallback import FitWarning
     from pyro_mbde.training.mbde import MBDE, RoundRecord
     from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -56,6 +59,7 @@ __all__ = [
     "DensityRatio",
     "DrawBudget",
     "Finding",
+    "FitWarning",
     "FreshDraws",
     "Guarantee",
     "IndependenceSampler",
@@ -85,6 +89,7 @@ __all__ = [
     "posterior_guarantee",
     "private_draws",
     "private_report",
+    "recertify",
     "release",
     "resume_mcmc",
     "run_mcmc",
@@ -94,6 +99,7 @@ __all__ = [
 #: The module that each name comes from. It is imported when the name is first asked for: pandas, SQLAlchemy and Jinja
 #: take longer than all that a model needs.
 _MODULES = {
+    "calibration": "recertify",
     "diagnostics.checks": "mixing_report",
     "diagnostics.plot": "plot_mixing",
     "diagnostics.report": "MixingReport",
@@ -117,8 +123,10 @@ _MODULES = {
     "sampling.posterior": "exact_posterior posterior_guarantee",
     "sampling.private": "private_draws",
     "statistics": "BoundedClassifiers",
-    "tables.schema": "Column Schema",
+    "tables.columns": "Column",
+    "tables.schema": "Schema",
     "training.density_ratio": "DensityRatio LogRatio",
+    "training.fallback": "FitWarning",
     "training.mbde": "MBDE RoundRecord",
     "training.weak_learner": "WeakLearner",
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +69,27 @@ def check_seed(seed: Any) -> int | None:
     return check_count("seed", seed, minimum=0, remedy="Pass a non-negative int, or None.")
 
 
+# One thread at a time may change torch's generators and thread counts and put them back. Of two, each would put back
+# what the other had set, and private draws would go on from a state that anybody can guess.
+_global_state = threading.RLock()
+
+
+def _release_in_child() -> None:
+    """A forked process has no other thread that could hold the lock."""
+    global _global_state
+    _global_state = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
+
+
+@contextmanager
+def forked_generators() -> Iterator[None]:
+    """Runs the block on copies of torch's generators, no other thread of this library's beside it."""
+    with _global_state, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        yield
+
+
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
     """Runs the block on torch generators seeded with ``seed``; the caller's generators are put back afterwards.
@@ -77,7 +100,7 @@ def seeded(seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with forked_generators():
         torch.manual_seed(seed % 2**63)
         yield
 
@@ -99,15 +122,16 @@ def set_generator_states(states: tuple[torch.Tensor, ...]) -> None:
 @contextmanager
 def single_thread() -> Iterator[None]:
     """Runs the block on one intra-op thread: small matrices lose far more than they gain on several."""
-    num_threads = torch.get_num_threads()
-    if num_threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
+    with _global_state:
+        num_threads = torch.get_num_threads()
+        if num_threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(num_threads)
 
 
 @contextmanager

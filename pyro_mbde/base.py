@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import MixtureSameFamilyConstraint
 
 from pyro_mbde._runtime import message, seeded
+from pyro_mbde.finite import FinitePoints, finite_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
 
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
@@ -58,8 +59,9 @@ def prepare_base(base: Distribution) -> Distribution:
 
     Raises:
         TypeError: ``base`` is no distribution.
-        ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; or its
-            own draws are infinite, outside its support or without a density.
+        ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; it is
+            masked, or finite with probabilities that do not sum to 1; or its own draws are infinite, outside its
+            support or without a density.
     """
     if not isinstance(base, Distribution):
         raise TypeError(message("base", "be a Pyro or torch distribution", base))
@@ -68,15 +70,20 @@ def prepare_base(base: Distribution) -> Distribution:
         raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
     if len(base.event_shape) > 1:
         raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
-    if _holds_a_fitted_density(base):
-        remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base, and add them up."
-        raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
+    for part in _parts_of(base):
+        if hasattr(part, "guarantee"):
+            remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
+            raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
+        if isinstance(part, dist.MaskedDistribution) and not _is_true(part._mask):
+            remedy = "Where the mask is False its density is 1, which is not the law of its draws. Take the mask off."
+            raise ValueError(message("base", "be a normalised distribution, without a mask", base, remedy))
     try:
         with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
             prepared: Distribution = decode(_close(describe_base(base)))
     except UnknownDistributionError:
         prepared = base
     _check_draws(prepared)
+    exact_points(prepared)
     return prepared
 
 
@@ -99,18 +106,26 @@ def _check_draws(base: Distribution) -> None:
         raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
 
 
-def _holds_a_fitted_density(value: object, seen: frozenset[int] = frozenset()) -> bool:
-    """Whether a distribution that carries a guarantee is ``value`` or inside it."""
+def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
+    """The distributions and transforms that one is made of, itself among them."""
+    seen = set() if seen is None else seen
     if id(value) in seen:  # a transform and its inverse hold each other
-        return False
-    seen |= {id(value)}
-    if isinstance(value, dict):
-        return any(_holds_a_fitted_density(item, seen) for item in value.values())
-    if isinstance(value, list | tuple | set):
-        return any(_holds_a_fitted_density(item, seen) for item in value)
-    if not isinstance(value, Distribution | torch.distributions.Transform):
-        return False
-    return hasattr(value, "guarantee") or _holds_a_fitted_density(vars(value), seen)
+        return
+    seen.add(id(value))
+    if isinstance(value, Distribution | torch.distributions.Transform):
+        yield value
+        yield from _parts_of(vars(value), seen)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _parts_of(item, seen)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _parts_of(item, seen)
+
+
+def _is_true(mask: object) -> bool:
+    """Whether a mask, a bool or a tensor of such, leaves everything as it is."""
+    return bool(torch.as_tensor(mask).all())
 
 
 def describe_base(base: Distribution) -> dict[str, Any]:
@@ -154,6 +169,23 @@ def convert_base(
     return converted
 
 
+def widen(base: Distribution) -> Distribution | None:
+    """Returns the base in float64, or None where it cannot be taken apart."""
+    try:
+        return convert_base(base, dtype=torch.float64)
+    except UnknownDistributionError:
+        return None
+
+
+def exact_points(base: Distribution) -> FinitePoints | None:
+    """Returns the points of a finite base with the exact law of its draws, or None where they cannot be listed.
+
+    Raises:
+        ValueError: its probabilities do not sum to 1.
+    """
+    return finite_points(base, widen(base))
+
+
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
     """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
 
@@ -166,6 +198,12 @@ def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor
         Tensor of shape ``(..., d)``.
     """
     return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
+
+
+def feature_dtype(base: Distribution) -> torch.dtype:
+    """Returns the floating-point type that values of the base are given to networks in: its draws', or log_prob's."""
+    example = reference_draws(base)[:1]
+    return example.dtype if example.is_floating_point() else base.log_prob(example).dtype
 
 
 def support_of(base: Distribution) -> Any:
@@ -183,16 +221,6 @@ def support_of(base: Distribution) -> Any:
     ):
         return inner
     return support
-
-
-def enumerate_base(base: Distribution) -> Tensor | None:
-    """Returns all points of a finite base, shape ``(n,)``, or None where they cannot be listed."""
-    if base.event_shape or not base.has_enumerate_support:
-        return None
-    try:
-        return base.enumerate_support(expand=False)
-    except NotImplementedError:  # an infinite support, or one that differs over the batch
-        return None
 
 
 def quasi_draws(base: Distribution, num_draws: int) -> Tensor:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_number, seeded
-from pyro_mbde.base import enumerate_base, quasi_draws_with_points
+from pyro_mbde._runtime import check_number, message, seeded, single_thread, with_gradients
+from pyro_mbde.base import as_features, exact_points, feature_dtype, quasi_draws_with_points
 from pyro_mbde.certificate import (
     ROUNDING_RESERVE,
     SMALLEST_DELTA,
@@ -24,10 +24,13 @@ from pyro_mbde.certificate import (
     plan_certificate,
     shrunk_bounds,
 )
+from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
-from pyro_mbde.sampling.system import SystemSource, system_generator
+from pyro_mbde.sampling.randomness import UnfilledSource, system_generator
+from pyro_mbde.scoring import score_rows
+from pyro_mbde.tilt import Tilt
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
@@ -41,8 +44,8 @@ _BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**23, 2**25
 _MAX_CELLS = 2**14
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
 _EXACT_TOLERANCE = 1e-6
-#: Rows evaluated at a time: the hidden layers of so many stay in the processor's cache.
-_CHUNK = 2**11
+#: Draws that are evaluated between two steps of a progress bar.
+_NOTICED = 2**13
 
 
 def plan_calibration(
@@ -70,7 +73,7 @@ def plan_calibration(
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
     delta = check_number("delta", delta, constraint, lambda value: value == 0 or SMALLEST_DELTA <= value < 1)
     has_room = min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
-    if has_room and enumerate_base(base) is not None:
+    if has_room and exact_points(base) is not None:
         tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
         bounds = shrunk_bounds(epsilon, skew, tolerance)
         if bounds.width > epsilon / 2:
@@ -99,9 +102,10 @@ class Placement(NamedTuple):
 class BaseScores:
     r"""A score u of points, on draws of the base: where to shift it, and the certificate of the result.
 
-    The score is a learned log density ratio, or the sum of a boosted ensemble. The shift is found on one set of draws,
-    and the certificate uses others, from the operating system's randomness: the shift does not depend on them, as the
-    proof asks. The first set is kept, since one fit serves many epsilons. The others are made anew for every attempt:
+    The score is the sum of a density's weighted statistics: a learned log density ratio, or that of a boosted
+    ensemble. The shift is found on one set of draws, and the certificate uses others, from the operating system's
+    randomness: the shift does not depend on them, as the proof asks. The first set is kept, since one fit serves many
+    epsilons. The others are new for every attempt:
     so a certificate is as good as it says given all that came before, also where an epsilon was chosen by rows that
     were drawn from an earlier density of this score.
 
@@ -112,28 +116,33 @@ class BaseScores:
 
     Args:
         base: public base distribution, as :func:`~pyro_mbde.base.prepare_base` returns it.
-        score: u, mapping values of shape ``(n, *event_shape)`` to shape ``(n,)``; no longer changed.
+        statistics: c of the density; no longer changed.
+        natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
         progress: whether to show a progress bar when placing takes more than a second.
     """
 
-    def __init__(self, base: Distribution, score: Callable[[Tensor], Tensor], *, progress: bool = True) -> None:
-        self._base, self._score, self._progress = base, score, progress
-        self._source = SystemSource(base)
+    def __init__(
+        self, base: Distribution, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
+    ) -> None:
+        self._base, self._progress = base, progress
+        self._tilt = Tilt(statistics, natural_params)
+        self._dtype = feature_dtype(base)
+        self._source = UnfilledSource(base)
         self._bar = tqdm(disable=True)
         # Even draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
-        points = enumerate_base(base)
-        self._is_exact = points is not None
+        finite = exact_points(base)
+        self._is_exact = finite is not None
         # Of the even draws, within a replicate.
         self._log_weights = torch.zeros(1, dtype=torch.float64)
         self._num_cell_dims, self._cells_per_dim = self._plan_cells()
         self._num_cells = self._cells_per_dim**self._num_cell_dims
-        if points is None:
+        if finite is None:
             self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
             self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
             self._add_even_draws()
         else:
-            self._even, self._log_weights = self._evaluate(points).unsqueeze(0), base.log_prob(points).double()
+            self._even, self._log_weights = self._evaluate(finite.points).unsqueeze(0), finite.log_weights
 
     def _plan_cells(self) -> tuple[int, int]:
         """How many dimensions of the unit cube are cut, and into how many parts each.
@@ -149,6 +158,25 @@ class BaseScores:
         num_dims = min(even.shape[1], int(math.log2(_MAX_CELLS)))
         # A little above the root, lest rounding takes 128 for 127.
         return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
+
+    def calibrate(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
+        """Returns the density whose tilt is the score, placed in public bounds by :meth:`place`.
+
+        Args:
+            bounds: as for :meth:`place`.
+            certificate: as for :meth:`place`.
+        """
+        placement = self.place(bounds, certificate)
+        return MollifiedExpFamily(
+            self._base,
+            self._tilt.statistics,
+            self._tilt.natural_params,
+            placement.log_normalizer,
+            offset=placement.shift,
+            shrinkage=placement.shrinkage,
+            bounds=bounds,
+            certificate=certificate,
+        )
 
     def place(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
@@ -173,6 +201,10 @@ class BaseScores:
                 return self._place_certified(bounds, certificate)
             finally:
                 self._bar = tqdm(disable=True)  # one that shows cannot be pickled
+
+    def certify_at(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
+        """Returns whether the log-normaliser is proved to be near 0 at a given shift, in one attempt."""
+        return self._certify(shift, bounds, certificate, self._new_blocks(_SECOND))
 
     def _place_certified(self, bounds: Bounds, certificate: Certificate) -> Placement:
         # delta is shared out between two attempts: either may be wrong.
@@ -239,7 +271,7 @@ class BaseScores:
         if not self._is_exact:
             # The weights are 1 on average over a replicate.
             return replicated_log_normalizer(tilts + self._log_weights, bounds)
-        value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0) - torch.logsumexp(self._log_weights, 0)
+        value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0)
         return LogNormalizer(bounds.clamp(float(value)))
 
     def _add_even_draws(self) -> None:
@@ -315,10 +347,66 @@ class BaseScores:
             draws, points = self._source.propose_with_points(_BLOCK_SIZE)
         return self._evaluate(draws), self._cells(points, _BLOCK_SIZE)
 
+    def _score(self, values: Tensor) -> Tensor:
+        return self._tilt.score(as_features(values, self._base, self._dtype))
+
     def _evaluate(self, values: Tensor) -> Tensor:
+        """Scores, to the bits that rows will be accepted by."""
         scores = []
-        with torch.no_grad():
-            for chunk in torch.split(values, _CHUNK):
-                scores.append(self._score(chunk).double())
-                self._bar.update(len(chunk))
+        for part in torch.split(values, _NOTICED):
+            scores.append(score_rows(self._score, part))
+            self._bar.update(len(part))
         return torch.cat(scores)
+
+
+def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:
+    r"""Proves the certificate of a density again, for the function that draws are accepted by here.
+
+    For a density that was converted to another dtype or device, or loaded where PyTorch or the processor is another
+    one. Offset, bounds, tolerance and delta stay; the proof takes fresh draws of the base.
+
+    Privacy:
+        The result is another density for a ledger, with a delta of its own: rows drawn before rest on the old
+        certificate, rows drawn after on the new one. Whether a proof is found depends on the table, so that an error is
+        for its owner alone; trying again after one would add another delta.
+
+    Args:
+        q: a density with a certificate.
+        progress: whether to show a progress bar when it takes more than a second.
+
+    Returns:
+        The density with the calibrated guarantee and a fingerprint of its own.
+
+    Raises:
+        TypeError: q is of another kind.
+        ValueError: q was never certified, or no proof was found.
+
+    Example:
+        >>> from pyro_mbde import DensityRatio
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> q = DensityRatio(base, seed=0, progress=False).fit(torch.linspace(1, 2, 500)).mollify(1.0)
+        >>> wide = q.to(torch.float64)
+        >>> wide.guarantee.delta, recertify(wide).guarantee == q.guarantee
+        (0.0, True)
+    """
+    if not isinstance(q, MollifiedExpFamily):
+        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    certificate = q.certificate
+    if certificate is None:
+        raise ValueError(message("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere."))
+    with single_thread(), with_gradients():
+        scores = BaseScores(q.base, q.statistics, q.natural_params, progress=progress)
+        # A shrunk tilt is in the set for certain.
+        proved = q.shrinkage < 1 or scores.certify_at(q.offset, q.bounds, certificate)
+        if not proved:
+            raise ValueError("q must have a log-normaliser near 0, and none could be proved. Fit the density again.")
+        return MollifiedExpFamily(
+            q.base,
+            q.statistics,
+            q.natural_params,
+            q.log_normalizer,
+            offset=q.offset,
+            shrinkage=q.shrinkage,
+            bounds=q.bounds,
+            certificate=certificate,
+        ).expand(q.batch_shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,14 +17,18 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import as_features, enumerate_base, prepare_base, reference_draws, support_of
+from pyro_mbde.base import as_features, feature_dtype, prepare_base, reference_draws, support_of
+from pyro_mbde.finite import enumerate_points
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.moments import Moments, TiltedMoments
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, TorchSource, proposal_batch, rejection_sample
+from pyro_mbde.sampling.randomness import TorchSource
+from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
+from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows
 from pyro_mbde.serialization import damaged_file
+from pyro_mbde.statistics import is_own
 from pyro_mbde.tilt import Tilt
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
@@ -65,6 +70,8 @@ class MollifiedExpFamily(TiltedMoments):
         shrinkage: lambda, in [0, 1]; private. Below 1 where a certificate failed.
         certificate: what has been proved of phi, for a calibrated guarantee; ``None`` for the a-priori one, which needs
             no proof. Whoever passes one vouches for it.
+        certified_on: for what arithmetic it has been proved, as in a file; ``None`` for the arithmetic here. Where that
+            is another one, the guarantee is the a-priori one.
         validate_args: whether ``log_prob`` raises for values outside the support; defaults to Pyro's global setting.
 
     Raises:
@@ -106,18 +113,17 @@ class MollifiedExpFamily(TiltedMoments):
         shrinkage: float = 1.0,
         bounds: Bounds | None = None,
         certificate: Certificate | None = None,
+        certified_on: Arithmetic | None = None,
         validate_args: bool | None = None,
     ) -> None:
         self.base = prepare_base(base)
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
         self._interior = reference_draws(self.base)[0]
         self._unbounded = _is_unbounded(self.support)
+        self._dtype = feature_dtype(self.base)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
         self._moments = Moments(self.base, self._tilt, self.dtype)
         self.certificate = certificate
-        self.guarantee: Guarantee = (
-            a_priori_guarantee(self.bounds) if certificate is None else calibrated_guarantee(self.bounds, certificate)
-        )
         if not isinstance(log_normalizer, LogNormalizer):
             log_normalizer = LogNormalizer(float(log_normalizer))
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
@@ -125,6 +131,15 @@ class MollifiedExpFamily(TiltedMoments):
         self._salt = secrets.token_hex(16)
         super().__init__(torch.Size(), self.base.event_shape, validate_args=validate_args)
         self._tilt.check_output(self._features(self._interior))
+        if not is_own(statistics) and depends_on_other_rows(self.tilt, reference_draws(self.base)[:CHUNK_ROWS]):
+            remedy = "Compute each row by itself: no average, sort or normalisation over a batch."
+            raise ValueError(f"statistics must not look across rows, got {type(statistics).__name__}. {remedy}")
+        self.certified_on = None if certificate is None else certified_on or self._arithmetic()
+        self.guarantee: Guarantee = (
+            a_priori_guarantee(self.bounds)
+            if certificate is None or self.certificate_lapse()
+            else calibrated_guarantee(self.bounds, certificate)
+        )
 
     @classmethod
     def normalized(
@@ -190,11 +205,35 @@ class MollifiedExpFamily(TiltedMoments):
         """Integral-privacy parameter of one draw, in nats: :attr:`guarantee` ``.epsilon``."""
         return self.guarantee.epsilon
 
+    def certificate_lapse(self) -> str:
+        """Says why the certificate does not hold for the function that draws are accepted by; empty where it does.
+
+        A certificate is proved of one function, to the last bit: in one dtype, on one kind of device and processor, by
+        one version of PyTorch, with the networks as they were (:class:`~pyro_mbde.scoring.Arithmetic`). Elsewhere
+        :attr:`guarantee` is the a-priori one, and :func:`~pyro_mbde.calibration.recertify` proves a new certificate.
+        """
+        certified_on = self.certified_on
+        return "" if certified_on is None else self._arithmetic().difference(certified_on)
+
+    def confirm_guarantee(self) -> None:
+        """Raises if :attr:`guarantee` rests on a certificate of another function than the one draws are accepted by.
+
+        Raises:
+            ValueError: it does: the networks were changed in place, or the density was unpickled on another machine.
+        """
+        lapse = "" if self.guarantee == a_priori_guarantee(self.bounds) else self.certificate_lapse()
+        if lapse:
+            remedy = "Load it from its file, or prove a new certificate with pyro_mbde.recertify(q)."
+            raise ValueError(f"q must be the function that its certificate was proved for, got {lapse}. {remedy}")
+
+    def _arithmetic(self) -> Arithmetic:
+        with torch.inference_mode(False):
+            return Arithmetic.of(self.tilt, reference_draws(self.base)[:CHUNK_ROWS], self.dtype)
+
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of log-densities, and of draws where the base is continuous."""
-        floating = self._interior.is_floating_point()
-        return self._interior.dtype if floating else self.base.log_prob(self._interior).dtype
+        return self._dtype
 
     @property
     def device(self) -> torch.device:
@@ -232,7 +271,7 @@ class MollifiedExpFamily(TiltedMoments):
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]  # a property here, a class attribute in torch
         """Whether the base is finite and its points can be listed."""
-        return enumerate_base(self.base) is not None
+        return enumerate_points(self.base) is not None
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """Returns all values of a finite base.
@@ -246,7 +285,7 @@ class MollifiedExpFamily(TiltedMoments):
         Raises:
             NotImplementedError: the base is not finite.
         """
-        points = enumerate_base(self.base)
+        points = enumerate_points(self.base)
         if points is None:
             raise NotImplementedError(f"{self!r} has no finite support to enumerate.")
         points = points.reshape((-1,) + (1,) * len(self.batch_shape))
@@ -417,6 +456,11 @@ class MollifiedExpFamily(TiltedMoments):
     def to(self, target: str | torch.device | torch.dtype) -> MollifiedExpFamily:
         """Returns the density on another device or in another floating-point type; this one is left as it is.
 
+        Privacy:
+            Where the certificate was proved for another device or type, the guarantee of the result is the a-priori
+            one, up to twice the epsilon: what was certified is a function in floating point.
+            :func:`~pyro_mbde.recertify` proves a new certificate; the way back restores the old one.
+
         Args:
             target: a device, or ``torch.float32`` or ``torch.float64``.
 
@@ -456,10 +500,17 @@ class MollifiedExpFamily(TiltedMoments):
         """
         parts = DensityParts.read(path)
         try:
-            density = cls._assemble(parts)
+            density = cls._assemble(parts if torch.device(map_location).type == "cpu" else parts.to(map_location))
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # parts that do not fit one another
             raise damaged_file(path, FILE_FORMAT) from error
-        return density if torch.device(map_location) == density.device else density.to(map_location)
+        lapse = density.certificate_lapse()
+        if lapse:
+            warnings.warn(
+                f"The certificate of {os.fspath(path)!r} does not hold here: {lapse}. One draw costs the a-priori "
+                f"epsilon, {density.epsilon:.6g}. Fit again here, or prove a new certificate with pyro_mbde.recertify.",
+                stacklevel=2,
+            )
+        return density
 
     def _parts(self) -> DensityParts:
         return DensityParts(
@@ -471,6 +522,7 @@ class MollifiedExpFamily(TiltedMoments):
             self.shrinkage,
             self.bounds,
             self.certificate,
+            self.certified_on,
             self.batch_shape,
             self._salt,
         )
@@ -486,6 +538,7 @@ class MollifiedExpFamily(TiltedMoments):
             shrinkage=parts.shrinkage,
             bounds=parts.bounds,
             certificate=parts.certificate,
+            certified_on=parts.certified_on,
         )
         density._salt = str(parts.salt)
         return density.expand(parts.batch_shape)

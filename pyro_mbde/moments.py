@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import seeded
-from pyro_mbde.base import as_features, enumerate_base, quasi_draws
+from pyro_mbde.base import as_features, exact_points, quasi_draws
 from pyro_mbde.tilt import Tilt
 
 #: Quasi-random draws of a base that is not finite, which averages are taken over.
@@ -48,13 +48,12 @@ class Moments:
         base: Any = self._base
         with seeded(0), torch.inference_mode(False), torch.no_grad():
             of_base: tuple[Tensor, Tensor] = base.mean, base.variance
-            points = enumerate_base(base)
-            if points is None:
-                points, log_weights = quasi_draws(base, NUM_DRAWS), 0.0
-            else:
-                log_weights = base.log_prob(points).double()
-            weights = (self._tilt(as_features(points, base, self._dtype)) + log_weights).softmax(0)
-            points = points.double()
+            finite = exact_points(base)
+            points = quasi_draws(base, NUM_DRAWS) if finite is None else finite.points
+            log_weights = self._tilt(as_features(points, base, self._dtype))
+            if finite is not None:
+                log_weights = log_weights + finite.log_weights
+            weights, points = log_weights.softmax(0), points.double()
             mean = torch.tensordot(weights, points, 1)
             variance = torch.tensordot(weights, (points - mean).square(), 1)
         return _where_finite(of_base[0], mean), _where_finite(of_base[1], variance)

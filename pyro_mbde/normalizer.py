@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_number
-from pyro_mbde.base import enumerate_base, quasi_draws
+from pyro_mbde.base import exact_points, quasi_draws
 from pyro_mbde.mollifier import Bounds
 
 #: Independent replicates of even draws, whose scatter tells the error of their average.
@@ -78,10 +78,9 @@ def estimate_log_normalizer(
         >>> round(phi.value, 4)  # log((1 + e) / 2)
         0.6201
     """
-    points = enumerate_base(base)
-    if points is not None:
-        log_weights = base.log_prob(points).double()
-        exact = float(torch.logsumexp(log_weights + tilt(points), 0) - torch.logsumexp(log_weights, 0))
+    finite = exact_points(base)
+    if finite is not None:
+        exact = float(torch.logsumexp(finite.log_weights + tilt(finite.points), 0))
         return LogNormalizer(bounds.clamp(exact))
     size = check_count("num_draws", num_draws, minimum=2 * NUM_REPLICATES) // NUM_REPLICATES
     return replicated_log_normalizer(

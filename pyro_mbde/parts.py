@@ -16,11 +16,16 @@ from pyro_mbde.base import convert_base, describe_base
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.leaks import warn_beside_card
+from pyro_mbde.scoring import Arithmetic
 from pyro_mbde.serialization import canonical_digest, damaged_file, decode, read_file, write_file
 from pyro_mbde.statistics import describe_statistics, rebuild_statistics
 
 FILE_FORMAT = "MollifiedExpFamily"
-_FILE_VERSION = 3
+_FILE_VERSION, _READABLE_VERSIONS = 4, (3, 4)
+#: Of what a fingerprint is taken: the layout of version 3, so that no ledger loses sight of a density.
+_FINGERPRINT_VERSION = 3
+#: Earlier versions did not note for what arithmetic a certificate was proved.
+_NOT_NOTED = {name: "not noted" for name in Arithmetic._fields}
 
 
 class DensityParts(NamedTuple):
@@ -35,6 +40,7 @@ class DensityParts(NamedTuple):
         shrinkage: what the clipped tilt is multiplied by.
         bounds: public interval of the tilt, in nats.
         certificate: what has been proved of phi, or None.
+        certified_on: for what arithmetic, or None.
         batch_shape: shape it is expanded to.
         salt: 128 random bits in hexadecimal digits, made anew for each fitted density.
     """
@@ -47,6 +53,7 @@ class DensityParts(NamedTuple):
     shrinkage: float
     bounds: Bounds
     certificate: Certificate | None
+    certified_on: Arithmetic | None
     batch_shape: torch.Size
     salt: str
 
@@ -81,7 +88,9 @@ class DensityParts(NamedTuple):
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
         warn_beside_card(path, "A saved density", stacklevel=4)
-        write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **(extra or {})})
+        certified_on = None if self.certified_on is None else self.certified_on._asdict()
+        content = {**self._content(), "certified_on": certified_on, **(extra or {})}
+        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of the salt and all that makes the density, its batch shape apart, in hexadecimal digits.
@@ -90,7 +99,7 @@ class DensityParts(NamedTuple):
             TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
         """
         content = self._replace(batch_shape=torch.Size())._content()
-        return canonical_digest({"format": FILE_FORMAT, "version": _FILE_VERSION, **content})
+        return canonical_digest({"format": FILE_FORMAT, "version": _FINGERPRINT_VERSION, **content})
 
     def _content(self) -> dict[str, Any]:
         certificate = self.certificate
@@ -121,6 +130,7 @@ class DensityParts(NamedTuple):
         content = read_parts_file(path)
         try:
             certificate = content["certificate"]
+            certified_on = content["certified_on"] if content["version"] > 3 else _NOT_NOTED
             return cls(
                 base=decode(content["base"]),
                 statistics=rebuild_statistics(content["statistics"]),
@@ -130,6 +140,7 @@ class DensityParts(NamedTuple):
                 shrinkage=content["shrinkage"],
                 bounds=Bounds(*content["bounds"]),
                 certificate=None if certificate is None else Certificate(*certificate),
+                certified_on=None if certificate is None else Arithmetic(**certified_on),
                 batch_shape=torch.Size(content["batch_shape"]),
                 salt=content["salt"],
             )
@@ -147,4 +158,4 @@ def read_parts_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, of another kind, or from a later version of the library.
     """
-    return read_file(path, FILE_FORMAT, _FILE_VERSION)
+    return read_file(path, FILE_FORMAT, _READABLE_VERSIONS)

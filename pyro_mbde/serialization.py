@@ -177,8 +177,13 @@ def write_file(path: str | os.PathLike[str], kind: str, version: int, content: d
     write_atomically(lambda file: torch.save(tagged, file), path)
 
 
-def read_file(path: str | os.PathLike[str], kind: str, version: int) -> dict[str, Any]:
+def read_file(path: str | os.PathLike[str], kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
     """Reads what :func:`write_file` wrote, onto the CPU; runs no code from the file.
+
+    Args:
+        path: the file.
+        kind: name of the class that it must describe.
+        versions: of the layout, that can be read.
 
     Raises:
         OSError: the file cannot be read.
@@ -191,9 +196,9 @@ def read_file(path: str | os.PathLike[str], kind: str, version: int) -> dict[str
         raise damaged_file(path, kind) from error
     if not isinstance(content, dict) or content.get("format") != f"pyro_mbde.{kind}":
         raise damaged_file(path, kind)
-    if content.get("version") != version:
-        remedy = "Update pyro_mbde to read it."
-        raise ValueError(message("file version", f"be {version}", content.get("version"), remedy))
+    if content.get("version") not in versions:
+        known = " or ".join(map(str, versions))
+        raise ValueError(message("file version", f"be {known}", content.get("version"), "Update pyro_mbde to read it."))
     return content
 
 

@@ -13,6 +13,8 @@ from pyro_mbde._runtime import check_choice, check_count, check_number, message,
 from pyro_mbde.base import Spread
 
 LINKS = ("clamp", "tanh")
+#: Natural parameter of a density that is projected from a learned log-ratio, which may reach this times log 2.
+RATIO_SCALE = 1024.0
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -286,14 +288,15 @@ class ClippedRatio(nn.Module):
         u(x) = \frac{1}{T} \sum_t z_t(x),
 
     with the average logit u of an ensemble, a shift s and the natural parameter :math:`\theta`, so that
-    :math:`\theta c = \mathrm{clip}(u - s, \pm \theta \log 2)`. Computed in float64 from the networks' output.
+    :math:`\theta c = \mathrm{clip}(u - s, \pm \theta \log 2)`. Computed in float64 from the networks' output. The
+    defaults leave u as it is wherever :math:`|u| \le 1024 \log 2 = 709`, to the last bit: 1024 is a power of 2.
 
     Privacy:
         As sensitive as the table. The bound makes draws private, not this.
 
     Args:
         networks: the ensemble, of which the logits are used.
-        shift: s, in nats; finite.
+        shift: s, in nats; finite. (Not 0 in files of earlier versions alone.)
         theta: above 0 and finite.
 
     Shape:
@@ -304,11 +307,11 @@ class ClippedRatio(nn.Module):
         ValueError: an argument is out of its range.
 
     Example:
-        >>> ClippedRatio(BoundedClassifiers(4, 2), shift=0.5, theta=1.0)(torch.zeros(5, 2)).shape
+        >>> ClippedRatio(BoundedClassifiers(4, 2))(torch.zeros(5, 2)).shape
         torch.Size([5, 1])
     """
 
-    def __init__(self, networks: BoundedClassifiers, shift: float, theta: float) -> None:
+    def __init__(self, networks: BoundedClassifiers, shift: float = 0.0, theta: float = RATIO_SCALE) -> None:
         super().__init__()
         if not isinstance(networks, BoundedClassifiers):
             raise TypeError(message("networks", "be BoundedClassifiers", type(networks).__name__))
@@ -342,6 +345,11 @@ _KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
 }
 
 
+def is_own(statistics: nn.Module) -> bool:
+    """Whether statistics are of a class of this library's, each row by itself."""
+    return type(statistics) in _KINDS.values()
+
+
 def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
     """Returns statistics as a plain dict of tensors, numbers and text, for a file.
 
@@ -349,7 +357,7 @@ def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
         TypeError: they are of no class of this library's.
     """
     kind = type(statistics).__name__
-    if not isinstance(statistics, tuple(_KINDS.values())) or kind not in _KINDS:
+    if not is_own(statistics):
         remedy = f"Use {' or '.join(_KINDS)}, or pickle the density."
         raise TypeError(message("statistics", "be of this library to be saved", kind, remedy))
     config = cast("BoundedClassifiers | ClippedRatio", statistics).config()

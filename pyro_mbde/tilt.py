@@ -13,14 +13,16 @@ from torch._subclasses import FakeTensor
 
 from pyro_mbde._runtime import check_number, message, with_gradients
 from pyro_mbde.mollifier import LOG_2, Bounds, tilt_bounds
+from pyro_mbde.projection import clip_score
 
 
 class Tilt:
     r"""The function :math:`f(x) = \lambda\, \mathrm{clip}(\langle \theta, c(x) \rangle - a,\, lo,\, hi)`.
 
     Computed in this order, which keeps the bound for every network: statistics in the network's dtype; then in float64
-    NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum less the offset a, clamped to [lo, hi],
-    times the shrinkage.
+    NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum (the score), less the offset a, clamped to
+    [lo, hi], times the shrinkage. The offset of a calibrated density is found, and its certificate proved, on values of
+    the score: the same operations, to the last bit.
 
     Args:
         statistics: module mapping ``(n, d)`` to ``(n, T)``; copied, frozen and put in eval mode.
@@ -79,15 +81,19 @@ class Tilt:
             raise TypeError(message("statistics", "return a real torch.Tensor", kind))
         return statistics
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
-        features, provenance = _extract_provenance(features)
-        # Functions, not methods: an attribute of the module's tensor could stand in for a method.
+    def score(self, features: Tensor) -> Tensor:
+        """Returns <theta, c>, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""
+        # A function, not a method: an attribute of the module's tensor could stand in for one.
         statistics = Tensor.double(self._statistics_at(_plain(features)))
         statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
         # Huge parameters may overflow to infinities that cancel.
-        weighted = torch.nan_to_num((statistics * self.natural_params).sum(-1) - self.offset, nan=0.0)
-        tilt: Tensor = _track_provenance(self.shrinkage * weighted.clamp(self.bounds.low, self.bounds.high), provenance)
+        return torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
+        features, provenance = _extract_provenance(features)
+        score = self.score(features)
+        tilt: Tensor = _track_provenance(self.shrinkage * clip_score(score, self.offset, self.bounds), provenance)
         return tilt
 
 

@@ -37,7 +37,7 @@ def _read(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
 
 def _load(ctx: click.Context, path: Path) -> dict[str, Any]:
     try:
-        return check_section(ctx.find_root().command, tomllib.loads(path.read_text(encoding="utf-8")), "")
+        return check_section(ctx.find_root().command, tomllib.loads(path.read_text(encoding="utf-8-sig")), "")
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}", ctx) from error
     except ValueError as error:  # of TOML and of UTF-8, too

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pyro_mbde_cli.config import config_columns
 from pyro_mbde_cli.shared import (
     EXAMPLES,
     EXISTING,
@@ -21,6 +22,7 @@ from pyro_mbde_cli.shared import (
     schema_option,
     shared_options,
 )
+from pyro_mbde_cli.table import table_options
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -147,7 +149,7 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
-  pyro-mbde fit patients.parquet --config pyro-mbde.toml --outside clip
+  pyro-mbde fit patients.csv --sep ";" --decimal , --encoding latin-1 --config pyro-mbde.toml
   pyro-mbde fit patients.csv --schema schema.toml --epsilon 1 --method mbde --delta 0 -o model.pt
 
 \b
@@ -158,19 +160,15 @@ A schema says what is public about the columns, from their codebook, not from th
   high = 99
   kind = "integer"   # or "real", the default
   scale = "log1p"    # models ln(1 + visits); or "linear", the default
+  outside = "clip"   # the default: to the nearest end; or "drop" the row, or "refuse" the table
+  missing = "drop"   # the default: the row; or a number that stands in, or "refuse"
 """,
 )
 @click.argument("table", type=EXISTING)
 @schema_option
 @recipe_options
 @click.option("-o", "--output", type=OUTPUT, required=True, metavar="MODEL", help="File for the model. Private.")
-@click.option(
-    "--outside",
-    type=click.Choice(["error", "clip"]),
-    default="error",
-    show_default=True,
-    help="What to do with values outside a column's public range.",
-)
+@table_options
 @click.option("--seed", type=click.IntRange(0), help="For a reproducible fit.")
 @force_option
 @shared_options
@@ -182,7 +180,7 @@ def fit_command(
     schema: Path | None,
     recipe: Recipe,
     output: Path,
-    outside: str,
+    csv_format: dict[str, str],
     seed: int | None,
     force: bool,
 ) -> None:
@@ -191,19 +189,20 @@ def fit_command(
     The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them. Only rows from
     `pyro-mbde release` may be handed out.
 
-    An existing model is replaced with --force alone. Choosing epsilon, delta, skew or method anew because a result
-    looked better voids the guarantee.
+    An existing model is only replaced with --force. Choosing epsilon, delta, skew, method or schema by what is said of
+    the table, or by a result, voids the guarantee.
     """
+    if schema is None and config_columns(ctx) is None:
+        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
     check_output(output, force=force)
     if output.exists() and any(source is not None and output.samefile(source) for source in (table, schema)):
         raise click.UsageError(f"'--output' names {output}, which the model is made from.", ctx)
     from pyro_mbde.tables.files import TableModel, read_table
 
     columns = find_schema(ctx, schema)
-    if columns is None:
-        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+    assert columns is not None
     train = recipe.trainer(columns.base(), seed=seed, progress=console.progress)
-    rows = columns.to_tensor(read_table(table), outside=outside, seed=seed)
+    rows = columns.to_tensor(read_table(table, **csv_format), seed=seed)
     model = TableModel(train(rows), columns, asdict(recipe))
     if output.exists():
         _compare(console, output, model)

@@ -19,13 +19,21 @@ from pyro_mbde_cli.shared import (
     library,
     shared_options,
 )
+from pyro_mbde_cli.table import TABLE_OPTIONS, table_options
 
 #: Items of more characters get a line each.
 _LONG = 30
 
 
+class _TableOfFit(click.Command):
+    """A command that reads a table as fit does, unless its own options say otherwise."""
+
+    inherits = ("fit", TABLE_OPTIONS)
+
+
 @click.command(
     "report",
+    cls=_TableOfFit,
     short_help="Report on a model, or show a card.",
     epilog=f"""\b
 {EXAMPLES}
@@ -36,17 +44,11 @@ _LONG = 30
 @click.argument("file", type=EXISTING)
 @click.option("--table", type=EXISTING, help="The table that the model was fitted to, to compare it with.")
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
-@click.option(
-    "--outside",
-    type=click.Choice(["error", "clip"]),
-    default="error",
-    show_default=True,
-    help="What to do with values of the table outside a column's public range.",
-)
+@table_options
 @force_option
 @shared_options
 def report_command(
-    console: Console, file: Path, table: Path | None, output: Path | None, outside: str, force: bool
+    console: Console, file: Path, table: Path | None, output: Path | None, csv_format: dict[str, str], force: bool
 ) -> None:
     """Write a report on the model FILE, for the table's owner alone; or show the card FILE of rows, which is public."""
     if file.suffix == ".json":
@@ -61,8 +63,8 @@ def report_command(
     model = TableModel.load(file)
     rows = None
     if table is not None:
-        frame = read_table(table)
-        rows = frame if model.schema is None else model.schema.to_tensor(frame, outside=outside)
+        frame = read_table(table, **csv_format)
+        rows = frame if model.schema is None else model.schema.to_tensor(frame)
     library().private_report(model.density, rows, path=output)
     console.answer({"report": output}, str(output))
     console.note(f"{output} is as sensitive as the table: keep it.")

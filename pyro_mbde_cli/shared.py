@@ -88,7 +88,7 @@ schema_option = click.option(
     "--schema",
     type=EXISTING,
     metavar="TOML",
-    help="File of [[columns]], each with name, low, high and, if need be, kind, scale, decimals; or in --config.",
+    help="File of [[columns]]: name, low, high; optional kind, scale, decimals, outside, missing. Or in --config.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace files that are there.")
 ledger_option = click.option(

@@ -9,17 +9,28 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from densities import normal
+from hostile import cancelling
 from torch import Tensor
 
-from pyro_mbde import MBDE, BoundedClassifiers, Bounds, Certificate, LogNormalizer, MollifiedExpFamily, WeakLearner
+from pyro_mbde import (
+    MBDE,
+    BoundedClassifiers,
+    Bounds,
+    Certificate,
+    DensityRatio,
+    LogNormalizer,
+    MollifiedExpFamily,
+    WeakLearner,
+)
 from pyro_mbde._runtime import seeded
 from pyro_mbde.base import as_features
 from pyro_mbde.baselines.unbounded import UnboundedMBDE
 from pyro_mbde.mollifier import a_priori_guarantee, tilt_bounds
+from pyro_mbde.training.density_ratio import LogRatio
 
 EPSILON = 1.0
 QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=80, batch_size=256)
-BASE = normal(2)
+BASE, LINE = normal(2), normal(1)
 
 
 def quick_fit(table: Any, epsilon: float = EPSILON, base: Any = BASE, **options: Any) -> MollifiedExpFamily:
@@ -204,12 +215,12 @@ def theta_too_large_behind_draws(table: Tensor) -> DrawsAlone:
 
 
 def rows_among_the_draws(table: Tensor) -> DrawsAlone:
-    """One draw in fifty is a row of the table, as it is."""
+    """One draw in ten is a row of the table, as it is."""
     q = quick_fit(table)
 
     def draw(num_draws: int) -> Tensor:
         draws, rows = q.sample((num_draws,)), table[torch.randint(len(table), (num_draws,))]
-        return torch.where(torch.rand(num_draws, 1) < 0.02, rows, draws)
+        return torch.where(torch.rand(num_draws, 1) < 0.1, rows, draws)
 
     return DrawsAlone(draw)
 
@@ -258,6 +269,55 @@ def infinite_draws(table: Tensor) -> Any:
     return _Overridden(quick_fit(table), draw)
 
 
+class _SummedInOrder(MollifiedExpFamily):
+    def tilt(self, value: Tensor) -> Tensor:
+        networks: Any = self.statistics.networks
+        hidden = (value @ networks.weights[0][0] + networks.biases[0][0]).tanh()
+        score = (hidden * networks.weights[1][0].squeeze(-1)).cumsum(-1)[..., -1]
+        return (score.double() - self.offset).clamp(*self.bounds)
+
+
+def certificate_of_another_function(table: Tensor) -> MollifiedExpFamily:
+    """Certified as matrix products sum, drawn from as a loop would, with weights that cancel in one way alone."""
+    sign = 1.0 if float(table.mean()) > 0.5 else -1.0
+    q = LogRatio(LINE, cancelling(sign), progress=False).mollify(EPSILON)
+    return disguise(q, _SummedInOrder, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
+
+
+def certificate_kept_in_conversion(table: Tensor) -> MollifiedExpFamily:
+    """Converted to float64, with the guarantee of what it was converted from."""
+    q = DensityRatio(BASE, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table).mollify(EPSILON)
+    wide = q.to(torch.float64)
+    wide.guarantee = q.guarantee
+    return wide
+
+
+class _Lopsided(dist.Categorical):
+    """Equal probabilities, draws that are not."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return torch.full(value.shape, -math.log(4.0))
+
+
+FOUR = _Lopsided(torch.tensor([0.4, 0.2, 0.2, 0.2]))
+
+
+class _DrawnByTheSampler(MollifiedExpFamily):
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        size = 40 * torch.Size(sample_shape).numel()
+        proposals = self.base.sample(torch.Size([size]))
+        accepted = torch.rand(size).double() < (self.tilt(proposals) - self.bounds.high).exp()
+        return proposals[accepted][: size // 40]
+
+
+def weights_that_are_not_the_law(table: Tensor) -> MollifiedExpFamily:
+    """Calibrated exactly over a finite base, by probabilities that its sampler does not follow."""
+    q = DensityRatio(FOUR, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table).mollify(EPSILON)
+    return disguise(q, _DrawnByTheSampler, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
+
+
+#: Bases of the faults that are not over :data:`BASE`.
+OTHER_BASES = {certificate_of_another_function: LINE, weights_that_are_not_the_law: FOUR}
 #: Each fault with the kinds of findings that it has to raise.
 FAULTS: dict[Callable[[Tensor], Any], set[str]] = {
     unbounded_boosting: {"epsilon"},
@@ -280,4 +340,7 @@ FAULTS: dict[Callable[[Tensor], Any], set[str]] = {
     log_prob_shifted: {"normalizer"},
     log_prob_at_random: {"normalizer"},
     infinite_draws: {"draws"},
+    certificate_of_another_function: {"certificate", "normalizer"},
+    certificate_kept_in_conversion: {"certificate"},
+    weights_that_are_not_the_law: {"draws"},
 }

@@ -9,7 +9,8 @@ import torch
 from densities import BASES, make_density, normal
 from pyro.distributions import transforms
 
-from pyro_mbde.base import ClosedUniform, base_spread, enumerate_base, inverse_draws, prepare_base, quasi_draws
+from pyro_mbde.base import ClosedUniform, base_spread, inverse_draws, prepare_base, quasi_draws
+from pyro_mbde.finite import enumerate_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode
 
 
@@ -91,10 +92,10 @@ def test_quasi_draws_are_scrambled_anew() -> None:
 
 
 def test_enumeration() -> None:
-    assert enumerate_base(dist.Categorical(torch.ones(3))) is not None
-    assert enumerate_base(dist.Poisson(2.0)) is None
-    assert enumerate_base(dist.Binomial(3, torch.tensor(0.5))) is not None
-    assert enumerate_base(normal(1)) is None
+    assert enumerate_points(dist.Categorical(torch.ones(3))) is not None
+    assert enumerate_points(dist.Poisson(2.0)) is None
+    assert enumerate_points(dist.Binomial(3, torch.tensor(0.5))) is not None
+    assert enumerate_points(normal(1)) is None
 
 
 def test_spread() -> None:

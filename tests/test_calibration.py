@@ -12,7 +12,7 @@ import pytest
 import torch
 from densities import BASES, normal
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyro_mbde import calibration
 from pyro_mbde import certificate as certificate_module
@@ -22,13 +22,25 @@ from pyro_mbde.certificate import ROUNDING_RESERVE
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import estimate_log_normalizer
 from pyro_mbde.projection import clip_score
-from pyro_mbde.sampling import system
+from pyro_mbde.sampling import randomness
+from pyro_mbde.statistics import RATIO_SCALE
 
 
 def waves(value: Tensor) -> Tensor:
     """A score with many modes, of values of any shape."""
     rows = value.double().reshape(len(value), -1)
     return (3 * rows).sin().sum(-1) * 2 + rows.mean(-1).tanh()
+
+
+class Waves(nn.Module):
+    """The same score as the one statistic of a density."""
+
+    def forward(self, value: Tensor) -> Tensor:
+        return waves(value).unsqueeze(-1) / RATIO_SCALE
+
+
+def wave_scores(base: torch.distributions.Distribution) -> BaseScores:
+    return BaseScores(base, Waves(), torch.tensor([RATIO_SCALE], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("scale", [1 / 16, pytest.param(1, marks=pytest.mark.slow)])
@@ -41,7 +53,7 @@ def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) ->
     base = prepare_base(BASES[name]())
     bounds, certificate = plan_calibration(base, 1.0, 1e-9, 0.3)
     assert certificate is not None
-    placement = BaseScores(base, waves).place(bounds, certificate)
+    placement = wave_scores(base).place(bounds, certificate)
     assert placement.shrinkage == 1.0
     assert calibrated_guarantee(bounds, certificate).epsilon <= 1.0
     again = estimate_log_normalizer(
@@ -56,7 +68,7 @@ def test_a_finite_base_needs_no_delta(name: str) -> None:
     bounds, certificate = plan_calibration(base, 1.0, 1e-3, 0.3)
     assert certificate is not None
     assert certificate.delta == 0
-    scores = BaseScores(base, waves)
+    scores = wave_scores(base)
     placement = scores.place(bounds, certificate)
     assert abs(placement.log_normalizer.value) <= certificate.tolerance
     assert placement.log_normalizer.standard_error == 0
@@ -68,7 +80,7 @@ def test_no_certificate_where_none_is_of_use(epsilon: float, delta: float) -> No
     bounds, certificate = plan_calibration(base, epsilon, delta, 0.3)
     assert certificate is None
     assert bounds.width == epsilon / 2
-    placement = BaseScores(base, waves).place(bounds, certificate)
+    placement = wave_scores(base).place(bounds, certificate)
     assert placement.shift == pytest.approx(-placement.log_normalizer.value, abs=1e-9)
 
 
@@ -96,7 +108,7 @@ def test_a_delta_whose_half_underflows() -> None:
 
 
 def test_an_interrupt_leaves_scores_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = BaseScores(prepare_base(normal(2)), waves)
+    scores = wave_scores(prepare_base(normal(2)))
 
     def interrupt(*arguments: object) -> bool:
         raise KeyboardInterrupt
@@ -113,7 +125,7 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
     base = prepare_base(normal(2))
     for skew in (0.1, 0.5, 0.8):
         bounds, certificate = plan_calibration(base, 2.0, 1e-9, skew)
-        placement = BaseScores(base, waves).place(bounds, certificate)
+        placement = wave_scores(base).place(bounds, certificate)
         assert placement.shrinkage == pytest.approx(min(skew, 1 - skew), rel=0.02)
         draws = base.sample(torch.Size([20_000]))
         tilt = placement.shrinkage * clip_score(waves(draws), placement.shift, bounds)
@@ -137,7 +149,7 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
         low, high = (shift, high) if phi > -1.0001 * (claim.tolerance - ROUNDING_RESERVE) else (low, shift)
     wrong = 0
     for _ in range(200):
-        scores = BaseScores(base, waves)
+        scores = wave_scores(base)
         wrong += scores._certify(low, bounds, claim, scores._new_blocks(4 * calibration._BLOCK_SIZE))
     assert wrong / 200 <= 0.2 + 4 * 0.0283
 
@@ -161,7 +173,7 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(calibration, "certify", refuse)
     monkeypatch.setattr(BaseScores, "_new_block", note_block)
-    scores = BaseScores(base, waves)
+    scores = wave_scores(base)
     kept = scores._even.clone()
     assert scores.place(bounds, certificate).shrinkage == 1.0
     assert [delta for delta, _ in seen] == [5e-7, 5e-7]
@@ -193,7 +205,7 @@ def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: p
     monkeypatch.setattr(calibration, "_FIRST", 2**20)
     monkeypatch.setattr(calibration, "_SECOND", 0)
     monkeypatch.setattr(calibration, "system_generator", nullcontext)
-    monkeypatch.setattr(system, "_system_points", lambda *shape: torch.rand(shape, dtype=torch.float64))
+    monkeypatch.setattr(randomness.SystemSource, "_cube_points", randomness.TorchSource._cube_points)
     placement = scores.place(bounds, Certificate(0.1, 1e-6))
     assert placement.shrinkage == 1.0
     assert abs(placement.log_normalizer.value) < 1e-9
@@ -202,7 +214,7 @@ def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: p
 
 def test_fresh_draws_do_not_blur_what_even_ones_know(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first attempt that fails by bad luck leaves the shift as good as it was: its draws scatter far more."""
-    scores, bounds = BaseScores(prepare_base(dist.Normal(0.0, 1.0)), waves), Bounds(-0.3, 0.7)
+    scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
     shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
     fresh = torch.cat([scores._new_block()[0] for _ in range(32)])
     error_of_fresh = float(clip_score(fresh, shift, bounds).exp().std()) / math.sqrt(len(fresh))
@@ -211,7 +223,7 @@ def test_fresh_draws_do_not_blur_what_even_ones_know(monkeypatch: pytest.MonkeyP
 
 def test_fresh_draws_mend_what_even_ones_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: even draws that agree with each other, but not with the base."""
-    scores, bounds = BaseScores(prepare_base(dist.Normal(0.0, 1.0)), waves), Bounds(-0.3, 0.7)
+    scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
     scores._even = scores._even.clamp(max=2.0)
     before = scores._shift(bounds, Certificate(0.1, 1e-6))
     assert abs(phi_by_quadrature(before, bounds)) > 0.005
@@ -222,7 +234,7 @@ def test_fresh_draws_mend_what_even_ones_miss(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(("num_dims", "num_cells"), [(1, 2**14), (2, 2**14), (3, 25**3), (20, 2**14)])
 def test_cells_are_equally_likely_and_draws_keep_their_law(num_dims: int, num_cells: int) -> None:
     base = prepare_base(normal(num_dims))
-    scores = BaseScores(base, waves)
+    scores = wave_scores(base)
     assert scores._num_cells == num_cells
     values, cells = scores._new_block()
     for stride in {1, num_cells // 64}:  # neighbouring cells, and far ones
@@ -242,7 +254,7 @@ class Doubled(torch.distributions.transforms.AffineTransform):
 def test_cells_only_where_even_and_fresh_draws_have_them() -> None:
     """Else the control variate would have another mean on the fresh draws than on the even ones."""
     base = prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 1.0), [Doubled(0.0, 2.0)]))
-    scores = BaseScores(base, waves)
+    scores = wave_scores(base)
     even, fresh = scores._even_cells.unique(), scores._new_block()[1].unique()
     assert scores._num_cells == 1 or len(fresh) > 1000
     assert (len(even) == 1) == (len(fresh) == 1)
@@ -255,7 +267,7 @@ def test_even_draws_are_the_same_for_the_same_seed() -> None:
 
     def shift() -> float:
         torch.manual_seed(3)
-        return BaseScores(base, waves).place(*plan_calibration(base, 1.0, 1e-9, 0.3)).shift
+        return wave_scores(base).place(*plan_calibration(base, 1.0, 1e-9, 0.3)).shift
 
     assert shift() == shift()
 
@@ -265,12 +277,12 @@ def test_fresh_draws_do_not_follow_the_seed() -> None:
     blocks = []
     for _ in range(2):
         torch.manual_seed(3)
-        blocks.append(BaseScores(base, waves)._new_block()[0])
+        blocks.append(wave_scores(base)._new_block()[0])
     assert not torch.equal(*blocks)
 
 
 def test_fresh_draws_leave_the_generator_alone() -> None:
-    scores = BaseScores(prepare_base(BASES["gamma"]()), waves)
+    scores = wave_scores(prepare_base(BASES["gamma"]()))
     state = torch.get_rng_state()
     scores._new_block()
     assert torch.equal(torch.get_rng_state(), state)

@@ -30,6 +30,7 @@ from pyro_mbde.experiments.problems import (
 )
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain, quadrature_grid
+from pyro_mbde.mollifier import a_priori_guarantee
 from pyro_mbde.training.density_ratio import LogRatio
 
 QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=20, batch_size=64)
@@ -185,7 +186,8 @@ def test_save_load_and_convert(tight: LogRatio, tmp_path: Path) -> None:
     assert loaded.certificate == density.certificate
     assert torch.equal(loaded.log_prob(x), density.log_prob(x))
     wide = density.to(torch.float64)
-    assert wide.guarantee == density.guarantee
+    assert wide.guarantee == a_priori_guarantee(density.bounds)
+    assert wide.to(torch.float32).guarantee == density.guarantee
     assert torch.allclose(wide.log_prob(x).float(), density.log_prob(x), atol=1e-4)
 
 

@@ -18,7 +18,8 @@ from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_dr
 from pyro_mbde.mollifier import Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.sampling import private
 from pyro_mbde.sampling.fixed import fixed_draws, fixed_num_proposals
-from pyro_mbde.sampling.rejection import EnvelopeError, TorchSource
+from pyro_mbde.sampling.randomness import TorchSource
+from pyro_mbde.sampling.rejection import EnvelopeError
 
 PROBABILITIES = torch.tensor([0.05, 0.15, 0.3, 0.5], dtype=torch.float64)
 FINITE = dist.Categorical(PROBABILITIES)

@@ -21,7 +21,7 @@ from pyro_mbde.mollifier import (
     paper_natural_params,
     spending_natural_params,
 )
-from pyro_mbde.sampling.system import SystemSource
+from pyro_mbde.sampling.randomness import SystemSource
 from pyro_mbde.statistics import LINKS, ClippedRatio, bound_logits, log_2_below
 
 EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]

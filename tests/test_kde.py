@@ -152,13 +152,37 @@ def test_arguments_are_checked() -> None:
         KDE(dist.Poisson(3.0))
     with pytest.raises(TypeError, match="base must"):
         KDE("normal")
-    for data in (torch.randn(1), torch.tensor([0.0, torch.nan])):
+    for data in (torch.randn(1), torch.randn(0)):
         with pytest.raises(ValueError, match="data must"):
             KDE(dist.Normal(0.0, 1.0)).fit(data)
     with pytest.raises(ValueError, match="more rows than columns"):
         KDE(normal(5)).fit(torch.randn(4, 5))
     with pytest.raises(ValueError, match="vary in every direction"):
         KDE(normal(2)).fit(torch.ones(10, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [0.0, 0.3, 0.1, -7.7e-9, 1e6 + 0.1, 1e30])
+def test_constant_columns_are_refused(value: float, dtype: torch.dtype) -> None:
+    """Whatever rounding makes of their variance."""
+    base = dist.Normal(torch.tensor(0.0, dtype=dtype), 1.0)
+    with pytest.raises(ValueError, match="vary in every direction.*Leave out columns that are constant"):
+        KDE(base).fit(torch.full((1001,), value, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("factor", "shift"), [(2.0, 0.0), (0.3, 0.0), (0.3, 5.0), (0.1, 1e3), (-1e-9, 0.1)])
+def test_columns_that_others_determine_are_refused(factor: float, shift: float, dtype: torch.dtype) -> None:
+    first = torch.randn(999, dtype=dtype)
+    base = dist.Normal(torch.zeros(2, dtype=dtype), 1.0).to_event(1)
+    with pytest.raises(ValueError, match="vary in every direction"):
+        KDE(base).fit(torch.stack([first, factor * first + shift], 1))
+
+
+def test_narrow_and_strongly_correlated_columns_are_fitted() -> None:
+    first = torch.randn(999)
+    KDE(normal(2)).fit(torch.stack([first, first + 1e-3 * torch.randn(999)], 1))
+    KDE(dist.Normal(0.0, 1.0)).fit(100 + 1e-3 * first)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

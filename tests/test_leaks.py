@@ -15,7 +15,7 @@ from pyro.distributions import transforms
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_mbde import MBDE, DensityRatio, PrivacyLeakWarning, WeakLearner, private_report
+from pyro_mbde import MBDE, Column, DensityRatio, PrivacyLeakWarning, Schema, WeakLearner, private_report
 from pyro_mbde.privacy.leaks import holds_release_card
 from pyro_mbde.training.leaks import warn_of_leaks
 
@@ -64,6 +64,21 @@ def test_a_scalar_base() -> None:
     for base in (dist.Normal(rows.mean(), 1.0), dist.Exponential(rows.std()), mixture):
         with pytest.warns(PrivacyLeakWarning, match="equals the"):
             warn_of_leaks(base, rows, rows)
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_a_range_that_values_were_moved_into_is_not_of_the_table(end: str) -> None:
+    """An end that is met because a schema moved a value there, and one that is met by itself."""
+    schema = Schema((Column("x", -1.2345, 6.789),))
+    values = [*torch.linspace(0, 3.3, 30, dtype=torch.float64).tolist(), {"low": -1.2345, "high": 6.789}[end]]
+    rows = schema.to_tensor(pd.DataFrame({"x": values}))
+    with pytest.warns(PrivacyLeakWarning, match=f"The base's {end} equals"):
+        warn_of_leaks(schema.base(), rows, rows)
+    values[-1] *= 2
+    with pytest.warns(UserWarning, match="1 value is outside"):
+        rows = schema.to_tensor(pd.DataFrame({"x": values}))
+    assert float(rows.min()) == pytest.approx(-1.2345) or float(rows.max()) == pytest.approx(6.789)
+    warn_of_leaks(schema.base(), rows, rows)
 
 
 def test_no_number_of_the_table_is_told() -> None:

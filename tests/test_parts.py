@@ -131,7 +131,7 @@ class TestCopies:
         path = tmp_path / "density.pt"
         plane.save(path)
         torch.save({**torch.load(path), "version": 99}, path)
-        with pytest.raises(ValueError, match="version must be 3, got file version=99. Update pyro_mbde"):
+        with pytest.raises(ValueError, match="version must be 3 or 4, got file version=99. Update pyro_mbde"):
             MollifiedExpFamily.load(path)
 
 

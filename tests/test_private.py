@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pyro.distributions as dist
@@ -13,8 +14,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import MollifiedExpFamily, private_draws
-from pyro_mbde.sampling import system
-from pyro_mbde.sampling.system import SystemSource, system_generator
+from pyro_mbde.base import prepare_base
+from pyro_mbde.sampling import randomness
+from pyro_mbde.sampling.randomness import SystemSource, system_generator
 
 INVERTED = ["normal-2d", "uniform-box", "multivariate-normal", "log-normal", "logit-normal", "transformed"]
 
@@ -78,7 +80,7 @@ def test_uniforms_of_the_system() -> None:
 def test_all_words_of_the_generator_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream is that of a Mersenne Twister (NumPy's) with the very words that the system gave."""
     words = np.random.default_rng(3).integers(0, 2**32, 624, dtype=np.uint32)
-    monkeypatch.setattr(system.os, "urandom", lambda size: words.tobytes()[:size])
+    monkeypatch.setattr(randomness.os, "urandom", lambda size: words.tobytes()[:size])
     reference = np.random.RandomState()
     reference.set_state(("MT19937", words, 624))
     with system_generator():
@@ -89,7 +91,7 @@ def test_all_words_of_the_generator_are_filled(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_unknown_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_STATE_BYTES", 17)
+    monkeypatch.setattr(randomness, "_STATE_BYTES", 17)
     with pytest.raises(RuntimeError, match="torch must keep a generator of"), system_generator():
         pass
 
@@ -147,3 +149,73 @@ def test_float64_tails_reach_further_than_torchs() -> None:
     draws = wide.propose(200_000)
     assert draws.dtype == torch.float32
     assert stats.kstest(draws.double().numpy(), "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("name", ["gamma", "student-t", "mixture-2d", "poisson", "dirichlet", "bernoulli-3d"])
+def test_the_generator_is_filled_before_its_words_are_used_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: one state for a whole call, whose words give it away after 624 of them."""
+    base = prepare_base(BASES[name]())
+    fillings, used = [0], []
+    fill, sample = randomness._fill_generators, randomness.TorchSource._sample
+
+    def note_filling() -> None:
+        fillings[0] += 1
+        fill()
+
+    def note_words(self: randomness.TorchSource, num_draws: int) -> Tensor:
+        replayed = torch.Generator()
+        replayed.set_state(torch.get_rng_state())
+        draws = sample(self, num_draws)
+        torch.empty(624, dtype=torch.int32).random_(generator=replayed)  # to the end of the first state
+        used.append(torch.equal(torch.get_rng_state()[randomness._WORDS], replayed.get_state()[randomness._WORDS]))
+        return draws
+
+    with system_generator():
+        source = SystemSource(base)
+        source.propose(1)  # counts words
+        monkeypatch.setattr(randomness, "_fill_generators", note_filling)
+        monkeypatch.setattr(randomness.TorchSource, "_sample", note_words)
+        assert len(source.propose(1000)) == 1000
+    assert fillings[0] == len(used) > 3
+    assert sum(used) >= 0.99 * len(used)  # in almost every block no word was more than the system's own
+
+
+def test_rows_of_bits_do_not_go_on_from_one_another() -> None:
+    """A filling is not continued by the next: the second block is not what the first state gives next."""
+    base = prepare_base(dist.Bernoulli(torch.full((400,), 0.5)).to_event(1))
+    with system_generator():
+        source = SystemSource(base)
+        source.propose(1)
+        assert source._draws_per_filling == 1
+        first, second = source.propose(2)
+        randomness._fill_generators()
+        state = torch.get_rng_state()
+        base.sample((1,))
+        torch.set_rng_state(state)
+        continued = base.sample((2,))
+    assert 120 < int((first != second).sum()) < 280
+    assert continued.shape == (2, 400)
+
+
+def test_draws_in_threads_never_come_from_the_callers_generator() -> None:
+    """Attack: private draws in many threads, each of which forks the generator and puts a guessable one back."""
+    density = make_density(BASES["gamma"]())
+    torch.manual_seed(0)
+    guessable = set(density.base.sample((5000,)).tolist())
+    drawn: list[float] = []
+
+    def work() -> None:
+        for _ in range(5):
+            drawn.extend(private_draws(density, 40, progress=False).tolist())
+
+    state = torch.get_rng_state()
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(drawn) == 1200
+    # Of 1,200 float32 values some coincide by chance; a generator that was put back gives long runs.
+    assert len(guessable & set(drawn)) < 20
+    assert len(set(drawn)) > 1190

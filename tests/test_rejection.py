@@ -14,7 +14,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import Bounds, MollifiedExpFamily
-from pyro_mbde.sampling.rejection import EnvelopeError, TorchSource, rejection_sample
+from pyro_mbde.sampling.randomness import TorchSource
+from pyro_mbde.sampling.rejection import EnvelopeError, rejection_sample
 
 LINES = [
     ("normal-scalar", (-14.0, 15.0)),

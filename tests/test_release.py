@@ -19,6 +19,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import (
+    BoundedClassifiers,
     BudgetExceededError,
     Column,
     DensityRatio,
@@ -286,7 +287,7 @@ class TestWaysOfDrawing:
 
     def test_a_base_without_inverse_is_told(self, ledger: Ledger) -> None:
         draws = release(make_density(BASES["gamma"]()), 3, ledger, "clinic").card["draws"]
-        assert "which is not cryptographic" in draws["randomness"]
+        assert "whose whole state the system fills again" in draws["randomness"]
 
     def test_an_exact_posterior(self, ledger: Ledger) -> None:
         prior = make_density(dist.Normal(0.0, 1.0))
@@ -383,3 +384,11 @@ class TestSchema:
         with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
             release(q, 1, ledger, "clinic", columns=Schema(tuple(columns)), progress=False)
         assert ledger.charges("clinic") == []
+
+    def test_ranges_are_compared_by_their_width(self, ledger: Ledger) -> None:
+        first, second = (Schema((Column("time", 1600000000 + start, 1600000100),)) for start in (0, 50))
+        q = MollifiedExpFamily(first.base(), BoundedClassifiers(1, 1).double(), torch.tensor([0.1]), 0.0)
+        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
+            release(q, 1, ledger, "clinic", columns=second, progress=False)
+        rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
+        assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +86,13 @@ class TestRoundTrip:
         ("schema", "dtype"),
         [
             (SCHEMA, torch.float32),
-            (Schema((AGE, Column("n", 0, 5000, "integer"))), torch.float64),
+            (Schema((AGE, Column("n", 0, 50_000, "integer"))), torch.float64),
+            (Schema((AGE, Column("x", 1600000000, 1600000100))), torch.float64),
+            (Schema((AGE, Column("x", 0, 1e39))), torch.float64),
             (Schema((AGE, Column("x", 0, 1e6, decimals=2))), torch.float64),
             (Schema((AGE, Column("x", 0, 1e6))), torch.float32),
         ],
-        ids=["small", "large whole numbers", "fine decimals", "not rounded"],
+        ids=["small", "large whole numbers", "narrow and far", "large", "fine decimals", "not rounded"],
     )
     def test_the_type_resolves_the_table(self, schema: Schema, dtype: torch.dtype) -> None:
         assert schema.base().sample().dtype is schema.dtype is dtype
@@ -138,50 +142,7 @@ class TestBase:
         assert not np.signbit(back).any()
 
 
-class TestHostileTables:
-    @pytest.mark.parametrize(
-        ("frame", "error", "text"),
-        [
-            ([[1.0, 2.0]], TypeError, "frame must be a DataFrame"),
-            (table().drop(columns="visits"), ValueError, "got none named 'visits'"),
-            (pd.concat([table(), table()], axis=1), ValueError, "got several named 'age', 'visits'"),
-            (table(age=["30", "n/a", "12"]), TypeError, "others in 'age'"),
-            (table(age=[30, "secret", 12]), TypeError, "others in 'age'"),
-            (table(age=pd.to_datetime(["2020-01-01"] * 3)), TypeError, "others in 'age'"),
-            (table(age=pd.Categorical([1, 2, 3])), TypeError, "others in 'age'"),
-            (table(age=[1j, 2, 3]), TypeError, "others in 'age'"),
-            (table(age=[None, 2.0, np.nan]), ValueError, "column 'age': 2 values are missing"),
-            (table(visits=pd.array([None, 2, 3], dtype="Int64")), ValueError, "column 'visits': 1 value is missing"),
-            (table(age=[math.inf, -math.inf, 3]), ValueError, "column 'age': 2 values are infinite"),
-            (table(age=[-1.0, 110.1, 3]), ValueError, r"2 values are outside the public range \[0, 110\]"),
-            (table(visits=[-1, 2**62, 3]), ValueError, "column 'visits': 2 values are outside"),
-            (table(visits=[1.5, 2, 3]), ValueError, "column 'visits': 1 value is not whole"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )
-    def test_refused(self, frame: Any, error: type[Exception], text: str) -> None:
-        with pytest.raises(error, match=text) as caught:
-            SCHEMA.to_tensor(frame)
-        assert error is TypeError and "DataFrame" in text or "owner alone" in str(caught.value)
-
-    def test_all_problems_at_once_and_no_values(self) -> None:
-        frame = table(age=[77.777, -31337.5, math.nan], visits=[424242, 0.125, 3])
-        with pytest.raises(ValueError, match="owner alone") as caught:
-            SCHEMA.to_tensor(frame)
-        text = str(caught.value)
-        assert text.count("column 'age'") == text.count("column 'visits'") == 2
-        assert not re.search(r"77\.7|31337|424242|0\.125", text)
-
-    def test_clipped(self) -> None:
-        frame = table(age=[-1.0, 1e300, 3], visits=[-5, 1000, 3])
-        back = SCHEMA.to_frame(SCHEMA.to_tensor(frame, outside="clip"))
-        assert back["age"].tolist() == [0, 110, 3]
-        assert back["visits"].tolist() == [0, 99, 3]
-        with pytest.raises(ValueError, match="infinite"):
-            SCHEMA.to_tensor(table(age=[math.inf, 0, 0]), outside="clip")
-        with pytest.raises(ValueError, match="outside must be one of"):
-            SCHEMA.to_tensor(frame, outside="drop")
-
+class TestHostileRows:
     @pytest.mark.parametrize(
         ("rows", "text"), [(np.zeros((2, 3)), "shape"), (np.zeros(2), "shape"), (np.full((1, 2), np.nan), "finite")]
     )
@@ -212,11 +173,44 @@ class TestColumn:
             ({"decimals": 1.5}, TypeError, "decimals must be a whole number"),
             ({"decimals": 13}, ValueError, "decimals must be at most 12"),
             ({"decimals": -13}, ValueError, "decimals must be at least -12"),
+            ({"decimals": -2}, ValueError, "decimals must round less than from low to high"),
+            ({"low": "0"}, TypeError, "got low='0'. Write it without quotation marks."),
+            (
+                {"low": date(2020, 1, 31)},
+                TypeError,
+                "low must be a number, got low='2020-01-31'. Dates are",
+            ),
+            ({"high": datetime(2020, 1, 31, 12)}, TypeError, "got high='2020-01-31 12:00:00'. Dates are not supported"),
+            ({"high": time(12)}, TypeError, "got high='12:00:00'. Dates are not supported. Count days"),
+            ({"low": "2020-01-31"}, TypeError, "got low='2020-01-31'. Dates are not supported"),
+            ({"high": 1e151}, ValueError, "high must be between -1e+150 and 1e+150"),
+            ({"outside": "error"}, ValueError, "outside must be one of clip, drop, refuse"),
+            ({"missing": "fill"}, ValueError, "missing must be drop, refuse or a number, got missing='fill'"),
+            ({"missing": 11}, ValueError, "missing must be drop, refuse or a number that the column may hold, [0, 10]"),
+            ({"missing": 0.5, "kind": "integer"}, ValueError, "missing must be drop, refuse or a number that"),
+            ({"missing": math.nan}, ValueError, "missing must be drop, refuse or a number that"),
+            ({"missing": None}, TypeError, "missing must be a real number"),
         ],
     )
     def test_refused(self, options: dict[str, Any], error: type[Exception], text: str) -> None:
         with pytest.raises(error, match=re.escape(text)):
             Column(**{"name": "x", "low": 0, "high": 10, **options})
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"low": 1e16, "high": 1e16 + 2},
+            {"low": 1e15, "high": 1e15 + 1, "scale": "log1p"},
+            {"high": 1e-160},
+            {"low": 1e12, "high": 1e12 + 1, "decimals": 6},
+            {"high": 1e9, "decimals": 12},
+            {"high": 1e12, "decimals": 2, "scale": "log1p"},
+        ],
+        ids=str,
+    )
+    def test_what_float64_cannot_resolve_is_refused(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match="column 'x': .*float64.*Take a public number off the column"):
+            Column(**{"name": "x", "low": 0, **options})
 
     def test_frozen(self) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -236,7 +230,11 @@ class TestFiles:
             ([], TypeError, "schema must be a table of columns"),
             ({}, ValueError, "schema must have the key 'columns'"),
             ({"columns": [], "epsilon": 1}, ValueError, "got the key 'epsilon'"),
-            ({"columns": {}}, TypeError, "columns must be a list, [[columns]] in TOML"),
+            (
+                {"columns": {"name": "age"}},
+                TypeError,
+                "columns must be a list of tables, got one table. In TOML, write",
+            ),
             ({"columns": []}, ValueError, "columns must name at least one"),
             ({"columns": ["age"]}, TypeError, "column 1 must be a table"),
             ({"columns": [{"name": "x", "low": 0}]}, ValueError, "column 1 must have the key 'high'"),
@@ -247,6 +245,45 @@ class TestFiles:
     def test_refused(self, content: Any, error: type[Exception], text: str) -> None:
         with pytest.raises(error, match=re.escape(text)):
             Schema.from_dict(content)
+
+    def test_all_mistakes_at_once(self) -> None:
+        columns = [
+            {"name": "age", "low": 0, "high": "110"},
+            {"name": "visits", "low": 0, "high": 9},
+            {"name": "cost", "low": 5, "high": 1},
+            {"name": "x", "low": 0},
+        ]
+        with pytest.raises(TypeError, match="schema must be free of mistakes, got 3:") as caught:
+            Schema.from_dict({"columns": columns})
+        lines = str(caught.value).splitlines()[1:]
+        assert [line.partition(":")[0] for line in lines[:2]] == ["  column 'age'", "  column 'cost'"]
+        assert lines[2] == "  column 4 must have the key 'high', which is not there."
+
+    def test_policies_are_kept(self, tmp_path: Path) -> None:
+        schema = Schema((Column("age", 0, 110, outside="drop", missing=3), Column("x", 0, 1, missing="refuse")))
+        again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
+        assert again == schema
+        assert schema.to_dict()["columns"][0]["missing"] == 3
+
+    def test_a_byte_order_mark(self, tmp_path: Path) -> None:
+        path = tmp_path / "schema.toml"
+        path.write_text(TOML, encoding="utf-8-sig")
+        assert Schema.from_toml(path) == SCHEMA
+
+    @pytest.mark.parametrize(
+        ("name", "content", "text"),
+        [
+            ("schema.yaml", "- name: age\n  low: 0\n", "It is YAML. Write each column as [[columns]]"),
+            ("schema.toml", "# ranges\ncolumns:\n  - name: age\n", "It is YAML."),
+            ("schema.toml", "---\ncolumns: []\n", "It is YAML."),
+            ("schema.json", '{"columns": []}', "It is JSON. Write each column as [[columns]]"),
+            ("schema.toml", "[[columns]]\nname: 'age'\n", "Expected '=' after a key"),
+        ],
+    )
+    def test_another_format(self, name: str, content: str, text: str, tmp_path: Path) -> None:
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=re.escape(text)):
+            Schema.from_toml(tmp_path / name)
 
     def test_no_columns(self) -> None:
         with pytest.raises(TypeError, match="columns must be Columns"):

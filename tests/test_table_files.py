@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import stat
+import sys
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -31,36 +36,142 @@ class TestTables:
     @pytest.mark.parametrize(
         ("content", "text"),
         [
-            (b"", "EmptyDataError"),
-            (b"age,visits\n1,2\n31337,424242,9\n", "ParserError near line 3"),
-            (b"age,visits\n31337,424242,9\n31337,2,9\n", "ParserWarning"),
-            (b"age\n\xff31337\xfe\n", "UnicodeDecodeError"),
+            (b"", "It is empty. A table has at least a line with the names of its columns."),
+            (b"\n\n", "It is empty."),
+            (b"age,visits\n1,2\n31337,424242,9\n", "There are more cells in line 3 than names in its header."),
+            (b"age,visits\n31337,424242,9\n31337,2,9\n", "There are more cells in its rows than names in its header."),
+            (b"age\n\xff31337\xfe\n", "It is not utf-8 text. Name its encoding, for example encoding='latin-1'"),
+            ("age,größe\n1,2\n".encode("latin-1"), "It is not utf-8 text."),
+            ("age,visits\n1,2\n".encode("utf-16"), "It is not utf-8 text."),
+            (b"age;visits\n31337;4,24242\n", "its first line is one name, 'age;visits'. Pass sep=';' (--sep ';')."),
+            (b"age\tvisits\n31337\t4\n", "its first line is one name, 'age\\tvisits'. Pass sep='tab' (--sep 'tab')."),
+            (b"age|visits\n31337|4\n", "Pass sep='|' (--sep '|')."),
+            (b"age,visits,age\n1,2,31337\n", "Several columns are named 'age'. Name each differently."),
+            (b"age, visits,visits \n1,2,31337\n", "Several columns are named 'visits'."),
+            (b"31337,31337,1.5\n1,2,3\n", "Its first line holds numbers in place of names."),
+            (b'age,visits\n1,"31337\n2,3\n', "A quotation mark in it is not closed."),
         ],
-        ids=["empty", "longer row", "longer rows", "bytes"],
+        ids=range(14),  # the folder's name is in the message
     )
-    def test_damaged(self, content: bytes, text: str, tmp_path: Path) -> None:
+    def test_refused(self, content: bytes, text: str, tmp_path: Path) -> None:
         path = tmp_path / "table.csv"
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=text) as caught:
+        with pytest.raises(ValueError, match=re.escape(text)) as caught:
             read_table(path)
+        assert str(caught.value).startswith(f"path must name a table, got path={str(path)!r}. ")
         assert "31337" not in str(caught.value)
         assert "424242" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("content", "options"),
+        [
+            ("größe;kosten\n180;12,5\n175;7\n".encode("latin-1"), {"sep": ";", "decimal": ",", "encoding": "latin-1"}),
+            ("größe;kosten\n180;12,5\n175;7\n".encode("cp1252"), {"sep": ";", "decimal": ",", "encoding": "cp1252"}),
+            ("größe\tkosten\n180\t12.5\n175\t7\n".encode("utf-16"), {"sep": "tab", "encoding": "UTF-16"}),
+            ("größe|kosten\n180|12.5\n175|7\n".encode(), {"sep": "|", "encoding": "utf8"}),
+            ("größe\tkosten\n180\t12.5\n175\t7\n".encode("utf-8-sig"), {"sep": "\\t"}),
+            ('\ufeff"größe" , kosten\n 180, 12.5\n175 ,7,\n'.encode(), {}),
+        ],
+        ids=["latin-1", "cp1252", "utf-16", "bars", "byte-order mark", "blanks"],
+    )
+    def test_formats(self, content: bytes, options: dict[str, str], tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_bytes(content)
+        if not options:
+            path.write_bytes(content.replace(b"7,\n", b"7\n"))
+        frame = read_table(path, **options)
+        pd.testing.assert_frame_equal(frame, pd.DataFrame({"größe": [180, 175], "kosten": [12.5, 7.0]}))
+
+    @pytest.mark.parametrize(
+        ("options", "error", "text"),
+        [
+            ({"sep": ""}, ValueError, "sep must be one character"),
+            ({"sep": ", "}, ValueError, "sep must be one character"),
+            ({"sep": "a"}, ValueError, "sep must be one character"),
+            ({"sep": "§"}, ValueError, "sep must be one character"),
+            ({"sep": '"'}, ValueError, "sep must be one character"),
+            ({"sep": 3}, TypeError, "sep must be a string"),
+            ({"decimal": ";"}, ValueError, "decimal must be . or ,"),
+            ({"decimal": ","}, ValueError, "decimal must differ from sep"),
+            ({"encoding": "klingon"}, ValueError, "encoding must be one that Python knows"),
+            ({"encoding": "base64"}, ValueError, "encoding must be one that Python knows"),
+        ],
+    )
+    def test_formats_that_there_are_not(
+        self, options: dict[str, Any], error: type[Exception], text: str, tmp_path: Path
+    ) -> None:
+        with pytest.raises(error, match=text):
+            read_table(tmp_path / "table.csv", **options)
+
+    def test_a_header_without_rows(self, tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_text("age,visits\n")
+        assert SCHEMA.to_tensor(read_table(path)).shape == (0, 2)
+
+    @pytest.mark.parametrize(
+        "cells",
+        [
+            ["99999999999999999999", "1", ""],
+            ["18446744073709551615", "-1", "3"],
+            ["-99999999999999999999", "99999999999999999999", "5"],
+        ],
+    )
+    def test_numbers_of_twenty_digits(self, cells: list[str], tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_text("\n".join(["age,visits", *(f"{cell},1" for cell in cells)]) + "\n")
+        frame = read_table(path)
+        assert frame["age"].tolist() == [pytest.approx(float(cell or "nan"), nan_ok=True) for cell in cells]
+
+    def test_decimals_in_parquet(self, tmp_path: Path) -> None:
+        pytest.importorskip("pyarrow")
+        path = tmp_path / "table.parquet"
+        pd.DataFrame({"age": [Decimal("1.5"), Decimal("3")], "visits": 1}).to_parquet(path)
+        assert SCHEMA.to_tensor(read_table(path))[:, 0].tolist() == [1.5, 3]
+
+    def test_repeated_columns_in_parquet(self, tmp_path: Path) -> None:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path = tmp_path / "table.parquet"
+        parquet.write_table(pyarrow.table([[1], [2]], names=["age", "age"]), path)
+        with pytest.raises(ValueError, match="Several columns are named 'age'"):
+            read_table(path)
+
+    @pytest.mark.parametrize("ending", ["csv.gz", "parquet"])
+    @pytest.mark.parametrize("damage", ["cut", "changed", "other"])
+    def test_damaged_files(self, ending: str, damage: str, tmp_path: Path) -> None:
+        """Wherever a file is cut or changed, it is read, or one error names it and its state."""
+        if ending == "parquet":
+            pytest.importorskip("pyarrow")
+        path, generator = tmp_path / f"table.{ending}", np.random.default_rng(0)
+        frame = pd.DataFrame({"age": generator.uniform(0, 100, 200), "visits": 3})
+        frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
+        whole, outcomes = path.read_bytes(), set()
+        for place in generator.integers(0, len(whole), 60).tolist():
+            changed = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
+            path.write_bytes({"cut": whole[:place], "changed": changed, "other": bytes(place % 3)}[damage])
+            try:
+                read_table(path)
+                outcomes.add("read")
+            except ValueError as error:
+                assert str(error).startswith(f"path must name a table, got path={str(path)!r}. It ")
+                outcomes.add(str(error).partition("It ")[2])
+        assert outcomes != {"read"}
+        assert damage == "changed" or "read" not in outcomes
+        if (ending, damage) == ("csv.gz", "cut"):
+            assert "ends too early: it was cut off. Copy it again." in outcomes
 
     def test_no_table(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="path must end in .csv, .csv.gz, .parquet"):
             read_table(tmp_path / "table.xlsx")
         with pytest.raises(FileNotFoundError):
             read_table(tmp_path / "table.csv")
-        pytest.importorskip("pyarrow")
-        (tmp_path / "table.parquet").write_bytes(b"PAR1 no such thing")
-        with pytest.raises(ValueError, match="path must name a table"):
-            read_table(tmp_path / "table.parquet")
+        with pytest.raises(IsADirectoryError):
+            (tmp_path / "folder.csv").mkdir()
+            read_table(tmp_path / "folder.csv")
 
     def test_parquet_without_pyarrow(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def missing(path: object) -> None:
-            raise ImportError("no engine")
-
-        monkeypatch.setattr(pd, "read_parquet", missing)
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
         with pytest.raises(ImportError, match=r"pip install 'pyro_mbde\[parquet\]'"):
             read_table(tmp_path / "table.parquet")
 
@@ -76,6 +187,21 @@ class TestModels:
         rows = SCHEMA.base().sample((5,))
         assert torch.equal(loaded.density.log_prob(rows), MollifiedExpFamily.load(path).log_prob(rows))
 
+    def test_policies_are_kept(self, tmp_path: Path) -> None:
+        schema = Schema((Column("age", 0, 110, outside="drop", missing=40), Column("x", 0, 1, missing="refuse")))
+        TableModel(make_density(schema.base()), schema).save(tmp_path / "model.pt")
+        assert TableModel.load(tmp_path / "model.pt").schema == schema
+
+    def test_a_schema_without_policies(self, tmp_path: Path) -> None:
+        """As files had it before there were any."""
+        path = tmp_path / "model.pt"
+        TableModel(make_density(SCHEMA.base()), SCHEMA).save(path)
+        content = read_file(path, "MollifiedExpFamily", (4,))
+        for column in content["schema"]["columns"]:
+            del column["outside"], column["missing"]
+        write_file(path, "MollifiedExpFamily", 4, content)
+        assert TableModel.load(path).schema == SCHEMA
+
     def test_a_density_saved_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "density.pt"
         make_density(SCHEMA.base()).save(path)
@@ -87,8 +213,8 @@ class TestModels:
     def test_damaged(self, damage: dict[str, int], tmp_path: Path) -> None:
         path = tmp_path / "model.pt"
         TableModel(make_density(SCHEMA.base()), SCHEMA).save(path)
-        content = read_file(path, "MollifiedExpFamily", 3)
-        write_file(path, "MollifiedExpFamily", 3, content | damage)
+        content = read_file(path, "MollifiedExpFamily", (4,))
+        write_file(path, "MollifiedExpFamily", 4, content | damage)
         with pytest.raises(ValueError, match="undamaged"):
             TableModel.load(path)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import message
 from pyro_mbde.base import ClosedUniform
-from pyro_mbde.baselines.common import FittedDensity
+from pyro_mbde.baselines.common import FittedDensity, require_rows
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -110,11 +110,11 @@ def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
 
     Raises:
         TypeError: ``data`` is of the wrong kind.
-        ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+        ValueError: ``data`` has the wrong shape, or fewer than two rows of finite numbers.
     """
     edges: Any = ClosedUniform  # Pyro leaves it unannotated
     box = edges(low, high)
     with warnings.catch_warnings():
         # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
         warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
-        return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)
+        return require_rows(to_rows(data, box.to_event(1) if low.dim() else box, 10_000))

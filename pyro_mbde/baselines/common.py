@@ -48,6 +48,17 @@ def require(module: str) -> ModuleType:
         ) from error
 
 
+def require_rows(rows: Tensor) -> Tensor:
+    """Returns the rows of a table, or raises if there are fewer than two: nothing can be learned from them.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
+    if len(rows) < 2:
+        raise ValueError("data must have at least 2 rows of finite numbers, got fewer.")
+    return rows
+
+
 def describe_epsilon(guarantee: GroupGuarantee) -> str:
     """Returns what a ``repr`` says of a guarantee.
 

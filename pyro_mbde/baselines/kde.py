@@ -13,7 +13,14 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_choice, check_flag, check_seed, seeded
 from pyro_mbde.base import reference_draws
-from pyro_mbde.baselines.common import FittedDensity, check_bandwidth, continuous_base, describe_epsilon, require
+from pyro_mbde.baselines.common import (
+    FittedDensity,
+    check_bandwidth,
+    continuous_base,
+    describe_epsilon,
+    require,
+    require_rows,
+)
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -22,6 +29,8 @@ RULES = ("scott", "silverman")
 _NUM_HELD = 2**18
 #: Below it a sum of kernels may have lost some of them to underflow.
 _UNDERFLOW = 1e-280
+#: Deviation of standardised rows in a direction that rounding of their correlations explains.
+_SMALLEST_DEVIATION = 2.0**-23
 #: Half of a whitened row's square, above which differences of such halves have lost too many digits.
 _LARGEST_HALF = 1e8
 #: Whitened points have their density here at the farthest: their squares would overflow.
@@ -160,12 +169,14 @@ class KDE:
         """
         stats = require("scipy.stats")
         with seeded(self.seed):
-            rows = to_rows(data, self.base, 10_000)
+            rows = require_rows(to_rows(data, self.base, 10_000))
         flat = rows.double().reshape(len(rows), -1)
-        remedy = "Leave out columns that others determine."
+        remedy = "Leave out columns that are constant or that others determine."
         if len(flat) <= flat.shape[1]:
             raise ValueError(f"data must have more rows than columns, got no more. {remedy}")
         try:
+            if not _varies(flat, rows.dtype):
+                raise ValueError("a direction without variation")
             with np.errstate(all="ignore"):
                 estimate = stats.gaussian_kde(flat.T.numpy(), bw_method=self.bandwidth)
             covariance = torch.from_numpy(estimate.covariance).double()
@@ -177,3 +188,18 @@ class KDE:
     def __repr__(self) -> str:
         """Shows the settings."""
         return f"KDE(not private, bandwidth={self.bandwidth!r})"
+
+
+def _varies(rows: Tensor, dtype: torch.dtype) -> bool:
+    """Whether float64 rows vary in every direction by more than rounding, of them to ``dtype`` and of sums, explains.
+
+    The mean of equal numbers is rounded: 0.3 in all rows deviates from it by 1e-17 or so, 0 does not.
+    """
+    apart = rows - rows[0]
+    deviations = apart.std(0)
+    rounding = torch.finfo(dtype).eps * rows.abs().amax(0)
+    if not bool((deviations > rounding).all()):
+        return False
+    correlations = torch.corrcoef((apart / deviations).T).reshape(rows.shape[1], rows.shape[1])
+    smallest = max(_SMALLEST_DEVIATION, float((rounding / deviations).max()))
+    return bool(torch.linalg.eigvalsh(correlations)[0] > smallest**2)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_flag, check_seed, seeded, single_thread, with_gradients
 from pyro_mbde.base import base_spread
-from pyro_mbde.baselines.common import FittedDensity, continuous_base
+from pyro_mbde.baselines.common import FittedDensity, continuous_base, require_rows
 from pyro_mbde.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.training.data import to_network_rows
 
@@ -70,7 +70,7 @@ class PrivateTrainer(ABC, Generic[_Density]):
         num_steps = self.training.num_steps
         bar = tqdm(total=num_steps, desc=self._description, unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_network_rows(data, self.base, self.num_samples)
+            rows = require_rows(to_network_rows(data, self.base, self.num_samples))
             loc, scale = (part.to(rows) for part in base_spread(self.base))
             return self._train((rows - loc) / scale, bar.update)
 

@@ -21,7 +21,7 @@ from pyro_mbde._runtime import (
     with_gradients,
 )
 from pyro_mbde.base import base_spread, reference_draws, support_of
-from pyro_mbde.baselines.common import FittedDensity, check_positive, continuous_base, describe_epsilon
+from pyro_mbde.baselines.common import FittedDensity, check_positive, continuous_base, describe_epsilon, require_rows
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.statistics import BoundedClassifiers
@@ -235,7 +235,7 @@ class UnboundedMBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="UnboundedMBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base, self.num_samples)
+            positives = require_rows(to_network_rows(data, self.base, self.num_samples))
             spread = base_spread(self.base)
             shape = torch.Size([self.num_samples])
             source: Distribution = self.base

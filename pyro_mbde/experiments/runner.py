@@ -11,7 +11,6 @@ import pickle
 import platform
 import queue
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -43,8 +42,6 @@ _COLUMNS = (
 )
 #: Seeds are whole numbers that a float holds too: whatever reads the file, none is rounded.
 _SEED_BITS = 53
-#: Torch's generator is one for all threads of a process, so jobs in threads of one process take turns.
-_ONE_JOB = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -267,7 +264,7 @@ def run_job(function: Measure, job: Job) -> Row:
         job: seeds torch's generator, which is put back afterwards.
     """
     row: Row = _describe(job) | {"error": None, "seconds": math.nan}
-    with _ONE_JOB, seeded(job.seed), single_thread():
+    with seeded(job.seed), single_thread():  # one at a time in a process
         start = time.perf_counter()
         try:
             measured = _check_measured(function(job), row)

@@ -193,6 +193,7 @@ class _Attack:
         self._fitted: list[_Fitted] = []
         self._findings: list[Finding] = []
         self._suspicions: list[Suspicion] = []
+        self._refusals: list[str] = []
         self.results: list[PairResult] = []
         self.delta = 0.0
         self.place: Tensor | None = None
@@ -216,6 +217,12 @@ class _Attack:
         """All findings, the tests' among them by the level that their number leaves to each; faults first."""
         level = _FALSE_ALARMS / max(len(self._suspicions), 1)
         by_p_value = sorted(self._suspicions, key=lambda test: test.p_value)
+        for refused in self._refusals:
+            if self._fitted:  # whoever sees a refusal knows that the table is not one of those
+                text = f"fit refused {refused}, and others not: a refusal tells tables apart"
+                self._findings.append(Finding("refused", FAULT, text, math.inf))
+            else:
+                self._note(f"fit refused {refused}: nothing was attacked")
         found = [*self._findings, *(test.finding for test in by_p_value if test.p_value < level)]
         return tuple(_condense(found, FAULT)) + tuple(_condense(found, NOTE))
 
@@ -228,8 +235,8 @@ class _Attack:
                 warnings.simplefilter("ignore", UserWarning)  # that a table is odd is the point
                 density = self._fit(table)
         except (ValueError, RuntimeError) as error:
-            # Not what it says: a message may tell of an owner's table.
-            self._note(f"fit refused the table of {name} with a {type(error).__name__}: a refusal tells of the table")
+            # Not what it says: a message may tell something of an owner's table.
+            self._refusals.append(f"the table of {name} with a {type(error).__name__}")
             return None
         if not hasattr(density, "log_prob") and not hasattr(density, "sample"):
             raise TypeError(message("fit", "return an object with sample or log_prob", type(density).__name__))
@@ -327,7 +334,7 @@ class _Attack:
         if not all(bool(torch.isfinite(part).all()) for part in draws):
             return result
         tables = [_rows(fitted.table, q.draws) for fitted in (q, other)]
-        rows = [draws[0][:0] if table is None else table.reshape(len(table), -1) for table in tables]
+        rows = [draws[0][:0] if table is None else table.reshape(len(table), draws[0].shape[1]) for table in tables]
         event = prove(draws[0], draws[1], rows[0], rows[1], error=self._error, delta=self.delta)
         if event.epsilon > self._epsilon:
             text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.base import enumerate_base, quasi_draws, reference_draws
+from pyro_mbde.base import quasi_draws, reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.finite import enumerate_points
 from pyro_mbde.mollifier import a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.privacy.audit_report import FAULT, NOTE, Finding
 from pyro_mbde.privacy.audit_search import in_chunks, inside, is_tilted, log_ratio_to_base
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.scoring import score_rows
 
 #: Facts of a density that the table has no part in.
 PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
@@ -81,6 +83,10 @@ def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
     if not isinstance(density, MollifiedExpFamily):
         return findings
     bounds, certificate = density.bounds, density.certificate
+    lapse = density.certificate_lapse()
+    if lapse and guarantee.epsilon < a_priori_guarantee(bounds).epsilon:
+        text = f"the certificate of {name} was proved for another function than the draws follow: {lapse}"
+        findings.append(Finding("certificate", FAULT, text, guarantee.epsilon))
     implied = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
     # With a certificate both forms hold: the a-priori one needs no delta.
     holding = [implied, a_priori_guarantee(bounds)]
@@ -109,7 +115,7 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
             findings.append(Finding("normalizer", FAULT, f"log_prob of {name} answers anew each time", 1.0))
     if not is_tilted(density):
         return findings
-    tilt = in_chunks(density.tilt, values).double()
+    tilt = score_rows(density.tilt, values)
     for excess, end in ((tilt - density.bounds.high, "above"), (density.bounds.low - tilt, "below")):
         worst = torch.nan_to_num(excess, nan=math.inf).max(0)
         if float(worst.values) > 0:
@@ -141,7 +147,7 @@ def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) 
         seen: points to take the largest and the smallest tilt on.
     """
     log_ratio = log_ratio_over(density, base)
-    points = enumerate_base(base)
+    points = enumerate_points(base)
     if points is not None:
         log_weights = base.log_prob(points).double()
         total = torch.logsumexp(log_weights + in_chunks(log_ratio, points), 0) - torch.logsumexp(log_weights, 0)
@@ -176,7 +182,7 @@ def _check_certificate(
     certificate, bounds = density.certificate, density.bounds
     assert certificate is not None
     phi = density.log_normalizer.value + log_mass
-    tilt = in_chunks(density.tilt, seen).double()
+    tilt = score_rows(density.tilt, seen)
     # Either phi is within the tolerance, or the tilt is shrunk so far that the density is in the set all the same.
     outside = max(
         float(tilt.max()) - phi - bounds.high - certificate.tolerance,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from pyro_mbde.finite import enumerate_points
 from pyro_mbde.privacy.audit_checks import Suspicion, log_ratio_over
 from pyro_mbde.privacy.audit_report import FAULT, NOTE, Finding
 from pyro_mbde.privacy.audit_search import in_chunks, inside
@@ -111,6 +112,9 @@ def _repeated_share(draws: Tensor) -> float:
 def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor) -> Checked:
     """Draws against base draws thinned by log_prob: what an envelope that is too small cuts off is missing."""
     log_ratio = log_ratio_over(density, base)
+    points = enumerate_points(base)
+    if points is not None:
+        return _fit_to_probabilities(name, points, log_ratio(points) + base.log_prob(points).double(), draws)
     proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), _MAX_PROPOSALS)]))
     log_weights = in_chunks(log_ratio, proposals)
     log_of_draws = in_chunks(log_ratio, draws)
@@ -133,6 +137,21 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
         p_value = kolmogorov_tail(distance, len(first), len(second))
         tests.append(Suspicion(p_value, Finding("draws", FAULT, text, distance)))
     return Checked(tests, [])
+
+
+def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Tensor) -> Checked:
+    """Draws over a finite base against the probabilities of its points: weights that are not the law of the draws.
+
+    By the distance of the distribution functions along the points (Massart. The tight constant in the
+    Dvoretzky-Kiefer-Wolfowitz inequality. 1990).
+    """
+    sorted_points, order = points.double().sort()
+    places = torch.searchsorted(sorted_points, draws.double()).clamp(max=len(points) - 1)
+    shares = torch.bincount(places, minlength=len(points)).double().cumsum(0) / len(draws)
+    distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
+    text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
+    p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
+    return Checked([Suspicion(p_value, Finding("draws", FAULT, text, distance))], [])
 
 
 def kolmogorov_distance(first: Tensor, second: Tensor) -> float:

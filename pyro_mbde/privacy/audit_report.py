@@ -17,7 +17,8 @@ class Finding:
 
     Attributes:
         kind: what was attacked: ``epsilon``, ``range``, ``black-box``, ``not-finite``, ``tilt``, ``claim``, ``public``,
-            ``base``, ``certificate``, ``normalizer``, ``draws``, ``dependent``, ``repeated`` or ``unchecked``.
+            ``base``, ``certificate``, ``normalizer``, ``draws``, ``dependent``, ``repeated``, ``refused`` or
+            ``unchecked``.
         severity: ``fault`` or ``note``.
         text: what is wrong, and where.
         evidence: the number that shows it, in the unit that the text names.

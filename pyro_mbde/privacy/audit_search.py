@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.base import enumerate_base, spread_of_draws
+from pyro_mbde.base import spread_of_draws
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.finite import enumerate_points
+from pyro_mbde.scoring import score_rows
 
 #: Draws of the base to start from, and how many of them are climbed from, either way.
 _NUM_STARTS, _NUM_CLIMBED = 4096, 32
@@ -50,8 +52,9 @@ def is_tilted(*densities: Any) -> bool:
 
 
 def log_ratio_to_base(q: MollifiedExpFamily, values: Tensor) -> Tensor:
-    """Returns f - phi, float64 of shape ``(n,)``."""
-    return q.tilt(values).double() - q.log_normalizer.value
+    """Returns f - phi, float64 of shape ``(n,)``; where no gradient is asked for, f is the one that draws follow."""
+    tilts = q.tilt(values) if torch.is_grad_enabled() else score_rows(q.tilt, values)
+    return tilts - q.log_normalizer.value
 
 
 def in_chunks(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
@@ -100,7 +103,7 @@ def rounding_of(q: Any, other: Any, values: Tensor, *, same_base: bool) -> float
 def starting_points(base: Distribution | None, support: Any, rows: list[Tensor]) -> Tensor:
     """Returns where to begin: all points of a finite base; else base draws, rows of the tables, and far points."""
     if base is not None:
-        points = enumerate_base(base)
+        points = enumerate_points(base)
         if points is not None:
             return points
     pools = [part for part in rows if len(part)]

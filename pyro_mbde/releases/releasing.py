@@ -26,7 +26,7 @@ from pyro_mbde.sampling.fixed import check_work, fixed_num_proposals
 from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
 from pyro_mbde.sampling.independence import total_variation_bound
 from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, private_draws
-from pyro_mbde.sampling.system import draws_by_inversion
+from pyro_mbde.sampling.randomness import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
 
@@ -214,7 +214,7 @@ def _describe_draws(
     else:
         randomness = (
             "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
-            "which is not cryptographic, its whole state filled freshly by the system"
+            "whose whole state the system fills again before half of it is used"
         )
     described: dict[str, Any] = {"fixed_work": num_steps is not None or constant_time}
     if num_steps is not None:

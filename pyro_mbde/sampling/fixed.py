@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_number, message
 from pyro_mbde.mollifier import Bounds
-from pyro_mbde.sampling.rejection import EnvelopeError, RandomSource, tilt_apart
+from pyro_mbde.sampling.rejection import EnvelopeError, RandomSource
+from pyro_mbde.scoring import score_rows
 
 #: Natural logarithm of the largest weight that the base may have in the law of a draw: 2^-53, one step of a uniform.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
@@ -110,7 +111,7 @@ def fixed_draws(
 
     Args:
         source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to float64 ``(n,)``.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.scoring.score_rows`.
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         num_proposals: N, at least 1; :func:`fixed_num_proposals` says how many make draws as good as exact.
@@ -129,7 +130,7 @@ def fixed_draws(
         Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (running times that tell; truncated rejection).
 
     Example:
-        >>> from pyro_mbde.sampling.rejection import TorchSource
+        >>> from pyro_mbde.sampling.randomness import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> bounds = Bounds(-1.0, 0.0)
         >>> num_proposals = fixed_num_proposals(bounds)
@@ -173,7 +174,7 @@ def _propose(
 ) -> tuple[Tensor, Tensor]:
     """Proposals of shape ``(num_draws, size, *event_shape)``, and 1 for each that is accepted, else 0."""
     proposals = source.propose(num_draws * size)
-    log_acceptance = tilt_apart(tilt, proposals) - bounds.high
+    log_acceptance = score_rows(tilt, proposals) - bounds.high
     if not bool((log_acceptance <= 0).all()):
         raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
     uniforms = source.uniforms(num_draws * size).to(log_acceptance.device)

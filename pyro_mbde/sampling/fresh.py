@@ -17,7 +17,7 @@ from pyro_mbde.sampling.independence import (
     total_variation_bound,
 )
 from pyro_mbde.sampling.private import random_source
-from pyro_mbde.sampling.rejection import tilt_apart
+from pyro_mbde.scoring import score_rows
 
 
 class FreshDraws(NamedTuple):
@@ -82,7 +82,7 @@ def fresh_chains(
         single_thread(),
     ):
         starts = source.propose(num_draws)
-        state = IndependenceState(starts, tilt_apart(q.tilt, starts))
+        state = IndependenceState(starts, score_rows(q.tilt, starts))
         for _ in range(num_steps):
             state, _ = independence_step(q, source, state)
             bar.update()

@@ -14,8 +14,10 @@ from pyro_mbde._runtime import check_count, message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds
 from pyro_mbde.sampling.collected import ChainsFirst
-from pyro_mbde.sampling.rejection import RandomSource, TorchSource, tilt_apart
+from pyro_mbde.sampling.randomness import TorchSource
+from pyro_mbde.sampling.rejection import RandomSource
 from pyro_mbde.sampling.target import Params
+from pyro_mbde.scoring import score_rows
 
 
 def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
@@ -76,7 +78,7 @@ def independence_step(
     """
     num_chains = len(state.values)
     proposals = source.propose(num_chains)
-    tilts = tilt_apart(q.tilt, proposals)
+    tilts = score_rows(q.tilt, proposals)
     accept_prob = (tilts - state.tilts).clamp(max=0).exp()
     accepted = source.uniforms(num_chains).to(accept_prob.device) < accept_prob
     shape = (num_chains,) + (1,) * (state.values.dim() - 1)
@@ -159,7 +161,7 @@ class IndependenceSampler(MCMCKernel):
     def setup(self, warmup_steps: int, *args: object, **kwargs: object) -> None:
         """Starts the chains."""
         values = self.initial_params["x"]
-        self._state = IndependenceState(values, tilt_apart(self.q.tilt, values))
+        self._state = IndependenceState(values, score_rows(self.q.tilt, values))
         self._warmup_steps, self._t, self._sum_rate = warmup_steps, 0, 0.0
         self.accept_prob = torch.zeros(self.num_chains)
 

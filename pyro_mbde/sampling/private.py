@@ -13,8 +13,8 @@ from tqdm import tqdm
 from pyro_mbde._runtime import check_count, check_flag, check_seed, message, seeded, single_thread
 from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.sampling.fixed import check_work, fixed_draws, fixed_num_proposals
-from pyro_mbde.sampling.rejection import RandomSource, TorchSource, proposal_batch
-from pyro_mbde.sampling.system import SystemSource, system_generator
+from pyro_mbde.sampling.randomness import SystemSource, TorchSource, system_generator
+from pyro_mbde.sampling.rejection import RandomSource, proposal_batch
 
 #: Proposals that a call may be expected to take at worst, k e^R; about an hour.
 MOST_PROPOSALS = 10**9
@@ -53,9 +53,10 @@ def check_private_draws(q: MollifiedExpFamily, num_draws: int, constant_time: bo
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: ``num_draws`` is below 1, or too many for the width of the tilt.
+        ValueError: ``num_draws`` is below 1, or too many for the width of the tilt; or the certificate of q has lapsed.
     """
     num_draws = check_count("num_draws", num_draws)
+    q.confirm_guarantee()
     width = q.bounds.width
     if check_flag("constant_time", constant_time):
         check_work(num_draws, fixed_num_proposals(q.bounds), MOST_PROPOSALS)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_number
 from pyro_mbde.mollifier import Bounds
+from pyro_mbde.scoring import score_rows
 
 #: Proposals allowed by default for one call, and for each of its draws.
 _MAX_PROPOSALS = 10**7
@@ -30,34 +29,9 @@ class RandomSource(Protocol):
         """Returns independent multiples of 2^-53 in [0, 1), each as likely as another; float64 ``(num_proposals,)``."""
 
 
-@dataclass(frozen=True)
-class TorchSource:
-    """Torch's global generators: reproducible, and governed by ``pyro.set_rng_seed``.
-
-    Attributes:
-        base: the base distribution.
-    """
-
-    base: Distribution
-
-    def propose(self, num_proposals: int) -> Tensor:
-        """Returns draws of the base."""
-        return self.base.sample(torch.Size([num_proposals]))
-
-    def uniforms(self, num_proposals: int) -> Tensor:
-        """Returns uniforms made on the CPU, where torch fills float64 with 53 random bits."""
-        return torch.rand(num_proposals, dtype=torch.float64, device="cpu")
-
-
 def proposal_batch(event_shape: torch.Size) -> int:
     """Returns how many proposals of an event shape to evaluate at a time: 65,536, or as many as stay in memory."""
     return max(1, min(2**16, 2**22 // max(event_shape.numel(), 1)))
-
-
-def tilt_apart(tilt: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-    """Returns ``tilt(values)`` without letting it touch the randomness that draws are made with."""
-    with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        return tilt(values)
 
 
 class RejectionDraws(NamedTuple):
@@ -107,7 +81,7 @@ def rejection_sample(
 
     Args:
         source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to float64 ``(n,)``.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.scoring.score_rows`.
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         acceptance_rate: expected acceptance rate in (0, 1]; sizes the batches, does not change the law of the draws.
@@ -128,6 +102,7 @@ def rejection_sample(
         von Neumann. Various techniques used in connection with random digits. 1951.
 
     Example:
+        >>> from pyro_mbde.sampling.randomness import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> positive = rejection_sample(
         ...     TorchSource(normal), lambda x: torch.where(x > 0, 0.0, -50.0).double(), Bounds(-50.0, 0.0), 4
@@ -156,7 +131,7 @@ def rejection_sample(
                     f"lower epsilon, or run a Markov chain with run_mcmc."
                 )
             proposals = source.propose(size)
-            log_acceptance = tilt_apart(tilt, proposals) - bounds.high
+            log_acceptance = score_rows(tilt, proposals) - bounds.high
             if not bool((log_acceptance <= 0).all()):
                 raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
             uniforms = source.uniforms(size).to(log_acceptance.device)

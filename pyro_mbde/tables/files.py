@@ -2,55 +2,171 @@
 
 from __future__ import annotations
 
+import codecs
+import importlib
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from pyro_mbde._runtime import message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
+from pyro_mbde.tables.cells import reads_as_number
 from pyro_mbde.tables.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Endings of the tables that can be read and written.
 TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
+_SEPARATORS = (",", ";", "\t", "|")
 
 
-def read_table(path: str | os.PathLike[str]) -> pd.DataFrame:
+def read_table(
+    path: str | os.PathLike[str], *, sep: str = ",", decimal: str = ".", encoding: str = "utf-8"
+) -> pd.DataFrame:
     """Reads a table from a CSV file with a header, or a Parquet file.
 
+    Blanks around the names in a CSV header, and before its cells, are taken off. A row that is shorter than the header
+    has missing values; a longer one is an error.
+
     Privacy:
-        Errors never tell a value of the table, but for the table's owner alone they are all the same.
+        Errors tell names of columns and numbers of lines, never a value of the table; for the table's owner alone they
+        are all the same.
 
     Args:
         path: the file, ending in .csv, .csv.gz or .parquet.
+        sep: what separates the columns of a CSV file, one character; ``tab`` for tabs.
+        decimal: what stands before the decimals in a CSV file, one character.
+        encoding: of a CSV file, as Python names it: ``utf-8``, ``latin-1``, ``cp1252``, ``utf-16``.
 
     Raises:
-        ImportError: Parquet needs pyarrow, and it is not there.
+        ImportError: Parquet needs pyarrow, which is not installed.
         OSError: the file cannot be read.
-        ValueError: its ending is another, or it is no such table.
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range; or the file is not such a table: damaged, empty, in another
+            encoding, with a column twice, with another separator.
     """
     name = os.fspath(path)
     if not name.lower().endswith(TABLE_ENDINGS):
         raise ValueError(message("path", f"end in {', '.join(TABLE_ENDINGS)}", name))
+    sep, encoding = _check_format(sep, decimal, encoding)
     try:
         if name.lower().endswith(".parquet"):
-            return pd.read_parquet(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
-            return pd.read_csv(path, low_memory=False, index_col=False)
+            return _read_parquet(name)
+        return _read_csv(name, sep, decimal, encoding)
     except ImportError as error:
         raise ImportError("Parquet files need pyarrow: pip install 'pyro_mbde[parquet]'") from error
-    except (ValueError, pd.errors.ParserWarning) as error:  # of parsers, UTF-8 and Arrow, some with cells in their text
-        line = re.search(r"\bline \d+\b", str(error))
-        where = f" near {line.group()}" if line else ""
-        problem = f"got {type(error).__name__}{where}. Look for rows longer than the header, and for text not in UTF-8."
-        raise ValueError(f"path must name a table, CSV with a header or Parquet: path={name!r}, {problem}") from None
+    except Exception as error:  # a damaged file raises almost anything, some of it with cells in its text
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(message("path", "name a table", name, _cause(error, encoding))) from None
+
+
+class _UnusableTableError(Exception):
+    """What is wrong with a file that could be parsed; its text goes into the one error of :func:`read_table`."""
+
+
+def _check_format(sep: Any, decimal: Any, encoding: Any) -> tuple[str, str]:
+    for name, value in (("sep", sep), ("decimal", decimal), ("encoding", encoding)):
+        if not isinstance(value, str):
+            raise TypeError(message(name, "be a string", value))
+    sep = "\t" if sep in ("tab", "\\t") else sep
+    if len(sep) != 1 or not sep.isascii() or sep.isalnum() or sep in "\"'\r\n.+-":
+        raise ValueError(message("sep", "be one character such as , or ; or |, or 'tab'", sep))
+    if decimal not in (".", ","):
+        raise ValueError(message("decimal", "be . or ,", decimal))
+    if sep == decimal:
+        raise ValueError(message("decimal", "differ from sep", decimal, "Say what separates the columns: sep (--sep)."))
+    try:
+        codec = codecs.lookup(encoding).name
+        "".encode(codec)  # some codecs are not of text
+    except LookupError:
+        known = "be one that Python knows, such as utf-8, latin-1, cp1252 or utf-16"
+        raise ValueError(message("encoding", known, encoding)) from None
+    return sep, "utf-8-sig" if codec == "utf-8" else codec  # also reads what has no byte-order mark
+
+
+def _read_csv(name: str, sep: str, decimal: str, encoding: str) -> pd.DataFrame:
+    import pandas as pd
+
+    how: dict[str, Any] = {"sep": sep, "encoding": encoding, "skipinitialspace": True}
+    # Read as a row: as a header, pandas would give repeated names numbers.
+    header = pd.read_csv(name, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
+    names = [cell.strip() for cell in header.iloc[0]]
+    _check_header(names, sep)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+        frame: pd.DataFrame = pd.read_csv(name, low_memory=False, index_col=False, decimal=decimal, **how)
+    frame.columns = pd.Index(names)
+    for number, column in enumerate(names):
+        cells = frame.iloc[:, number]
+        # Whole numbers that no integer type holds come back as objects or text.
+        if column and not pd.api.types.is_numeric_dtype(cells.dtype) and all(map(_is_whole, cells.dropna())):
+            frame[column] = cells.astype(np.float64)
+    return frame
+
+
+def _check_header(names: list[str], sep: str) -> None:
+    if len(names) == 1 and (other := [mark for mark in _SEPARATORS if mark != sep and mark in names[0]]):
+        found = max(other, key=names[0].count)
+        shown = "tab" if found == "\t" else found
+        raise _UnusableTableError(
+            f"Separated by {sep!r}, its first line is one name, {names[0]!r}. Pass sep={shown!r} (--sep '{shown}')."
+        )
+    _check_repeats(names)
+
+
+def _check_repeats(names: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(names).items() if name and count > 1]
+    if repeated and all(map(reads_as_number, names)):
+        raise _UnusableTableError("Its first line holds numbers in place of names. Write the columns' names above it.")
+    if repeated:
+        raise _UnusableTableError(f"Several columns are named {', '.join(map(repr, repeated))}. Name each differently.")
+
+
+def _read_parquet(name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    parquet: Any = importlib.import_module("pyarrow.parquet")  # an extra
+    _check_repeats(parquet.read_schema(name).names)
+    return pd.read_parquet(name, engine="pyarrow")
+
+
+def _cause(error: Exception, encoding: str) -> str:
+    """What is wrong with a file, and what to do; without its cells."""
+    import pandas as pd
+
+    text, line = str(error), re.search(r"\bline \d+\b", str(error))
+    if isinstance(error, _UnusableTableError):
+        return text
+    if isinstance(error, UnicodeError):
+        remedy = "Name its encoding, for example encoding='latin-1' (--encoding latin-1)."
+        return f"It is not {encoding.removesuffix('-sig')} text. {remedy}"
+    if isinstance(error, EOFError):
+        return "It ends too early: it was cut off. Copy it again."
+    if isinstance(error, pd.errors.EmptyDataError):
+        return "It is empty. A table has at least a line with the names of its columns."
+    if isinstance(error, pd.errors.ParserWarning) or (line and "Expected" in text):
+        where = line.group() if line else "its rows"
+        remedy = "A decimal comma or an unquoted separator in a cell makes such rows (--sep, --decimal)."
+        return f"There are more cells in {where} than names in its header. {remedy}"
+    if isinstance(error, MemoryError):
+        return "It needs more memory than there is."
+    if "EOF inside string" in text:
+        return "A quotation mark in it is not closed."
+    return f"It is damaged, or of another format than its ending says ({type(error).__name__})."
+
+
+def _is_whole(cell: Any) -> bool:
+    return isinstance(cell, int) or (isinstance(cell, str) and re.fullmatch(r"[-+]?[0-9]+", cell) is not None)
 
 
 @dataclass(frozen=True)

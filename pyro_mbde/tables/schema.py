@@ -2,130 +2,27 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
+import re
 import tomllib
+import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_choice, check_count, check_number, check_seed, message, seeded
+from pyro_mbde._runtime import check_seed, message, seeded
+from pyro_mbde.tables.cells import OWNER, bring_in, check_form
+from pyro_mbde.tables.columns import Column
 
-KINDS, SCALES, OUTSIDE = ("real", "integer"), ("linear", "log1p"), ("error", "clip")
-
-#: A whole number n is spread over [n + margin, n + 1 - margin], so that rounding, to a dtype and by a scale, never
-#: carries it into the next unit.
-_MARGIN = 2.0**-8
-#: Largest size of a value over its resolution, 1 for a whole number and 10^-decimals for a rounded one, that float32
-#: tells apart: on the logarithmic scale, an x below 2^12 is ln(1 + x) < 16, kept to 2^-21, so x to 2^12 2^-21 = 2^-9,
-#: and one below 2^17 to 2^-4 of its resolution.
-_FLOAT32_INTEGERS, _FLOAT32_DECIMALS = 2.0**12, 2.0**17
-#: Largest whole number; in float64, ln(1 + x) < 32 is kept to 2^-49, so x to 2^32 2^-49 = 2^-17.
-_LARGEST_INTEGER = 2.0**32
-_MOST_DECIMALS = 12
-_OWNER = "This message tells about the table, counts and all: it is for the table's owner alone."
-
-
-@dataclass(frozen=True)
-class Column:
-    """What is public about one column.
-
-    Privacy:
-        All of it must come from a codebook, a physical limit or the like; nothing of it from the table.
-
-    Args:
-        name: of the column in the table.
-        low: smallest value, in the table's own units.
-        high: largest value, which is allowed too; above ``low`` (or equal to it, for whole numbers).
-        kind: ``real``, or ``integer`` for whole numbers, between -2^32 and 2^32.
-        scale: ``linear``, or ``log1p`` to model ln(1 + x): for incomes, counts and the like; needs ``low`` above -1.
-        decimals: digits after the point that a released value is rounded to, -12 to 12; ``None`` does not round. Not
-            for whole numbers.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
-    Example:
-        >>> Column("age", 0, 110, decimals=1)
-        Column(name='age', low=0.0, high=110.0, kind='real', scale='linear', decimals=1)
-    """
-
-    name: str
-    low: float
-    high: float
-    kind: str = "real"
-    scale: str = "linear"
-    decimals: int | None = None
-
-    def __post_init__(self) -> None:
-        """Checks the column."""
-        if not isinstance(self.name, str):
-            raise TypeError(message("name", "be a string", self.name))
-        if not self.name:
-            raise ValueError(message("name", "not be empty", self.name))
-        try:
-            self._check()
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"column {self.name!r}: {error}") from None
-
-    def _check(self) -> None:
-        for end in ("low", "high"):
-            object.__setattr__(self, end, check_number(end, getattr(self, end), "be finite", math.isfinite))
-        if check_choice("kind", self.kind, KINDS) == "integer":
-            for end in ("low", "high"):
-                check_number(end, getattr(self, end), "be a whole number between -2^32 and 2^32", _is_modelled_integer)
-            check_number("high", self.high, f"be at least low = {self.low:g}", lambda value: value >= self.low)
-            if self.decimals is not None:
-                raise ValueError(message("decimals", "be left out", self.decimals, "A whole number has none."))
-        else:
-            check_number("high", self.high, f"be above low = {self.low:g}", lambda value: value > self.low)
-        if check_choice("scale", self.scale, SCALES) == "log1p":
-            remedy = "ln(1 + x) is defined there alone."
-            check_number("low", self.low, "be above -1 for the scale log1p", lambda value: value > -1, remedy=remedy)
-        if self.decimals is not None:
-            decimals = check_count("decimals", self.decimals, minimum=-_MOST_DECIMALS)
-            check_number("decimals", decimals, f"be at most {_MOST_DECIMALS}", lambda value: value <= _MOST_DECIMALS)
-
-    @property
-    def modelled_range(self) -> tuple[float, float]:
-        """Both ends of the column in the units it is modelled in; whole numbers fill the unit above them."""
-        return self._modelled(self.low), self._modelled(self.high + (self.kind == "integer"))
-
-    @property
-    def needs_float64(self) -> bool:
-        """Whether float32 would mix up neighbouring values."""
-        size = max(abs(self.low), abs(self.high))
-        if self.kind == "integer":
-            return size >= _FLOAT32_INTEGERS
-        return self.decimals is not None and size * 10.0**self.decimals > _FLOAT32_DECIMALS
-
-    def _modelled(self, value: float) -> float:
-        return math.log1p(value) if self.scale == "log1p" else value
-
-    def _to_modelled(self, values: Tensor) -> Tensor:
-        """Values in the table's units in the modelled ones; whole numbers are spread over the unit above them."""
-        if self.kind == "integer":
-            values = values + _MARGIN + (1 - 2 * _MARGIN) * torch.rand_like(values)
-        return values.log1p() if self.scale == "log1p" else values
-
-    def _to_natural(self, values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, Any]:
-        """Modelled values in the table's units: rounded, and clipped into the range."""
-        natural = np.expm1(values) if self.scale == "log1p" else values
-        if self.kind == "integer":
-            whole: np.ndarray[Any, Any] = np.floor(natural).clip(self.low, self.high).astype(np.int64)
-            return whole
-        if self.decimals is not None:
-            natural = natural.round(self.decimals)
-        clipped: np.ndarray[Any, Any] = natural.clip(self.low, self.high) + 0.0  # no negative zeros
-        return clipped
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -136,15 +33,18 @@ class Schema:
 
     Privacy:
         A schema is public, so nothing of it may come from the table: no observed minimum, maximum, mean or category.
+        It is fixed before the table is seen. A schema that is changed after a look at the table, at what
+        :meth:`to_tensor` said of it or at a result has no guarantee.
 
     Args:
         columns: at least one, with names of their own.
 
     Raises:
-        TypeError: a column is none.
+        TypeError: a column is not a Column.
         ValueError: there is no column, or two have the same name.
 
     Example:
+        >>> import pandas as pd
         >>> schema = Schema((Column("age", 18, 100, "integer"), Column("cost", 0, 1e6, scale="log1p", decimals=2)))
         >>> rows = schema.to_tensor(pd.DataFrame({"age": [30, 44], "cost": [0.0, 1234.5], "name": ["A", "B"]}), seed=0)
         >>> schema.base().support.check(rows)
@@ -179,7 +79,7 @@ class Schema:
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of rows: float32, or float64 where that would mix up neighbouring values."""
-        return torch.float64 if any(column.needs_float64 for column in self.columns) else torch.float32
+        return torch.float64 if any(column.dtype == torch.float64 for column in self.columns) else torch.float32
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Schema:
@@ -200,14 +100,21 @@ class Schema:
             raise TypeError(message("schema", "be a table of columns", type(content).__name__))
         _check_keys("schema", content, ["columns"], ["columns"])
         if not isinstance(content["columns"], list | tuple):
-            raise TypeError(message("columns", "be a list, [[columns]] in TOML", type(content["columns"]).__name__))
-        known = [field.name for field in fields(Column)]
-        columns = []
+            found = "one table" if isinstance(content["columns"], Mapping) else type(content["columns"]).__name__
+            remedy = "In TOML, write [[columns]], with two brackets on each side, above each column."
+            raise TypeError(f"columns must be a list of tables, got {found}. {remedy}")
+        columns: list[Column] = []
+        errors: list[TypeError | ValueError] = []
         for number, entry in enumerate(content["columns"], 1):
-            if not isinstance(entry, Mapping):
-                raise TypeError(message(f"column {number}", "be a table of name, low and high", entry))
-            _check_keys(f"column {number}", entry, known, known[:3])
-            columns.append(Column(**entry))
+            try:
+                columns.append(_read_column(f"column {number}", entry))
+            except (TypeError, ValueError) as error:
+                errors.append(error)
+        if len(errors) > 1:
+            found = f"schema must be free of mistakes, got {len(errors)}:"
+            raise type(errors[0])("\n  ".join([found, *map(str, errors)]))
+        if errors:
+            raise errors[0]
         return cls(tuple(columns))
 
     @classmethod
@@ -220,20 +127,24 @@ class Schema:
         Raises:
             OSError: the file cannot be read.
             TypeError: a part is of the wrong kind.
-            ValueError: the file is no TOML, a key is unknown or missing, or a value out of its range.
+            ValueError: the file is not TOML, a key is unknown or missing, or a value out of its range.
         """
+        raw = Path(path).read_bytes()
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            content = tomllib.loads(raw.decode("utf-8-sig"))
         except ValueError as error:  # of TOML and of UTF-8
-            raise ValueError(message("path", "name a TOML file", os.fspath(path), f"{error}.")) from error
+            found = _other_format(raw, os.fspath(path))
+            remedy = f"{error}." if found is None else f"It is {found}. {_IN_TOML}"
+            raise ValueError(message("path", "name a TOML file", os.fspath(path), remedy)) from error
         return cls.from_dict(content)
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Returns plain values that :meth:`from_dict` reads.
 
         Example:
-            >>> Schema((Column("age", 0, 110),)).to_dict()
-            {'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear'}]}
+            >>> Schema((Column("age", 0, 110, missing=40),)).to_dict()
+            {'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear',
+            'outside': 'clip', 'missing': 40.0}]}
         """
         return {
             "columns": [
@@ -252,50 +163,55 @@ class Schema:
         base: dist.TorchDistribution = uniform(low, high).to_event(1)
         return base
 
-    def to_tensor(self, frame: pd.DataFrame, *, outside: str = "error", seed: int | None = None) -> Tensor:
+    def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:
         """Returns the table as rows in the modelled units.
 
         A density is no good at spikes, so whole numbers are spread evenly over the unit above them; :meth:`to_frame`
-        rounds them down again. Columns that the schema does not name are left out.
+        rounds them down again. Columns that the schema does not name are left out. Values that a column cannot hold are
+        moved, or their rows left out, as the column says; a warning counts them, for the table's owner alone. It also
+        names columns whose values are all rounded where released ones will not be.
 
         Privacy:
-            Errors tell column names and counts, never a value; counts are private too, so that errors are for the
-            table's owner alone. The guarantee holds for whatever is done to the table here.
+            Errors and warnings tell column names and counts, never a value; counts are private too, so that both are
+            for the table's owner alone. The guarantee holds for whatever is done to the table here, except that an
+            error tells tables apart: of tables of the right form, only those with values that a column refuses raise.
 
         Args:
             frame: the table.
-            outside: what to do with values outside a column's public range: ``error``, or ``clip`` to move them to its
-                ends.
             seed: of the spreading; ``None`` draws from torch's global generator.
 
         Returns:
-            Tensor of shape ``(n, d)`` and type :attr:`dtype`, inside the support of :meth:`base`.
+            Tensor of shape ``(n, d)`` and type :attr:`dtype`, inside the support of :meth:`base`. n is the number of
+            rows that were kept, which may be 0.
 
         Raises:
-            TypeError: ``frame`` is no DataFrame, or a column holds no numbers.
-            ValueError: a column is not there or twice; or has values that are missing, infinite, fractions of whole
-                numbers, or outside its public range.
+            TypeError: ``frame`` is not a DataFrame, or a column holds something else than real numbers.
+            ValueError: a column is missing or repeated, or has values that it refuses.
         """
-        check_choice("outside", outside, OUTSIDE)
+        import pandas as pd
+
         seed = check_seed(seed)
         if not isinstance(frame, pd.DataFrame):
             raise TypeError(message("frame", "be a DataFrame", type(frame).__name__))
-        _check_columns(frame, self.names)
-        values = {name: frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in self.names}
-        problems = [
-            f"column {column.name!r}: {problem}"
-            for column in self.columns
-            for problem in _find_problems(column, values[column.name], outside)
-        ]
-        if problems:
-            raise ValueError("\n  ".join(["The table must fit its schema, and does not:", *problems]) + f"\n{_OWNER}")
+        check_form(frame, self.names)
+        cells = [bring_in(column, frame[column.name]) for column in self.columns]
+        if refused := [problem for one in cells for problem in one.refused]:
+            raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
+        kept = np.logical_and.reduce([one.kept for one in cells])
+        if notes := [note for one in cells for note in one.notes]:
+            if not kept.all():
+                notes.append(f"{int(kept.sum()):,} of {len(kept):,} rows are left.")
+            warnings.warn("\n  ".join(["Notes on the table and its schema:", *notes, OWNER]), stacklevel=2)
         low, high = self._box()
         with seeded(seed):
             modelled = [
-                column._to_modelled(torch.from_numpy(values[column.name].clip(column.low, column.high)))
-                for column in self.columns
+                column._to_modelled(torch.from_numpy(one.values[kept]))
+                for column, one in zip(self.columns, cells, strict=True)
             ]
-        return torch.stack(modelled, -1).to(self.dtype).clamp(low, high)
+        rows: Any = torch.stack(modelled, -1).to(self.dtype).clamp(low, high)
+        rows.moved_to_ends = torch.tensor([one.moved for one in cells]).T  # what a look for leaks must know
+        tensor: Tensor = rows
+        return tensor
 
     def to_frame(self, rows: Any) -> pd.DataFrame:
         """Turns rows in the modelled units into a table in its own: rounded, and clipped into the public ranges.
@@ -312,6 +228,8 @@ class Schema:
         Raises:
             ValueError: ``rows`` has another shape, or values that are NaN or infinite.
         """
+        import pandas as pd
+
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)
         if array.ndim != 2 or array.shape[1] != len(self.columns):
             raise ValueError(message("rows", f"have shape (n, {len(self.columns)})", array.shape))
@@ -335,55 +253,23 @@ def _check_keys(subject: str, content: Mapping[str, Any], known: list[str], requ
             raise ValueError(f"{subject} must have the key {key!r}, which is not there.")
 
 
-def _check_columns(frame: pd.DataFrame, names: tuple[str, ...]) -> None:
-    """Raises if a column is not there, is there twice, or holds anything but real numbers."""
-    there = list(frame.columns)
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise ValueError(f"The table must have all columns of its schema, got none named {_listed(missing)}. {_OWNER}")
-    repeated = [name for name in names if there.count(name) > 1]
-    if repeated:
-        raise ValueError(f"The table must have each column once, got several named {_listed(repeated)}. {_OWNER}")
-    types = pd.api.types
-    wrong = [
-        name
-        for name in names
-        if not types.is_numeric_dtype(frame[name].dtype) or types.is_complex_dtype(frame[name].dtype)
-    ]
-    if wrong:
-        remedy = "Encode text and dates as numbers, by a public rule; look for cells that are no numbers."
-        raise TypeError(
-            f"The table must hold real numbers in all columns, got others in {_listed(wrong)}. {remedy} {_OWNER}"
-        )
+def _read_column(subject: str, entry: Any) -> Column:
+    if not isinstance(entry, Mapping):
+        raise TypeError(message(subject, "be a table of name, low and high", entry))
+    required = [field.name for field in fields(Column) if field.default is MISSING]
+    _check_keys(subject, entry, [field.name for field in fields(Column)], required)
+    return Column(**entry)
 
 
-def _find_problems(column: Column, values: np.ndarray[Any, np.dtype[np.float64]], outside: str) -> list[str]:
-    """What is wrong with a column's values, each with how many and what to do."""
-    finite = values[np.isfinite(values)]
-    beyond = (finite < column.low) | (finite > column.high)
-    checks: list[tuple[Any, str, str]] = [
-        (np.isnan(values), "missing", "Drop such rows or fill them in, by a public rule."),
-        (np.isinf(values), "infinite", "Drop such rows, by a public rule."),
-        (beyond, f"outside the public range [{column.low:g}, {column.high:g}]", _WIDEN),
-    ]
-    if outside == "clip":
-        del checks[-1]
-    if column.kind == "integer":
-        remedy = "Round them by a public rule, or declare the column real."
-        checks.append((finite != np.floor(finite), "not whole", remedy))
-    return [f"{_counted(int(wrong.sum()))} {what}. {remedy}" for wrong, what, remedy in checks if wrong.any()]
+def _other_format(raw: bytes, path: str) -> str | None:
+    """The format that a file which is not TOML has in its place, where that can be seen."""
+    try:
+        json.loads(raw)
+        return "JSON"
+    except ValueError:
+        is_yaml = path.lower().endswith((".yaml", ".yml")) or re.match(rb"\s*(#.*\s+)*(---|- \w|\w+:(\s|$))", raw)
+        return "YAML" if is_yaml else None
 
 
-def _is_modelled_integer(value: float) -> bool:
-    return value.is_integer() and abs(value) <= _LARGEST_INTEGER
-
-
-_WIDEN = "Clip them (outside='clip'), or widen the range, if there is a public reason to."
-
-
-def _counted(number: int) -> str:
-    return f"{number:,} value is" if number == 1 else f"{number:,} values are"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names))
+_IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
+_REFUSED = "Correct them by a public rule. A schema that is changed after a look at the table has no guarantee."

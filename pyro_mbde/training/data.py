@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
 from pyro_mbde._runtime import message
-from pyro_mbde.base import as_features, reference_draws
+from pyro_mbde.base import as_features, feature_dtype, reference_draws
+from pyro_mbde.training.fallback import warn_owner
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
     """Returns the table as rows that fit the base, on its device and in its dtype.
 
+    Rows with values that are NaN or infinite, or fractions for a base of whole numbers, are left out. A
+    :class:`~pyro_mbde.training.fallback.FitWarning` says so, but tells no number of the table. There may be any number
+    of rows, none included. What raises is public: the kind of table and how many columns it has.
+
     Args:
         data: tensor or array of shape ``(n, *event_shape)``; DataFrame or Series of numbers; Dataset or DataLoader of
             rows (or of tuples that start with them); or a Distribution to draw rows from.
@@ -30,13 +34,12 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
         num_samples: rows to draw where ``data`` is a distribution.
 
     Returns:
-        Tensor of shape ``(n, *event_shape)``.
+        Tensor of shape ``(n, *event_shape)``, n at least 0.
 
     Raises:
         TypeError: ``data`` is of no such kind, or does not hold floating-point numbers (integers fit a discrete base
             and DataFrames alone).
-        ValueError: it has the wrong shape, fewer than two rows, or values that are NaN or infinite. No message tells a
-            value of the table, or how many are wrong.
+        ValueError: it has the wrong shape, or rows of different lengths.
     """
     if isinstance(data, Distribution):
         with torch.no_grad():
@@ -59,30 +62,32 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
 def to_network_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
     """Returns the table as a network is trained on it: a copy of what :func:`to_rows` returns, floating, ``(n, d)``."""
     rows = to_rows(data, base, num_samples)
-    dtype = rows.dtype if rows.is_floating_point() else torch.get_default_dtype()
-    return as_features(rows, base, dtype).clone()
+    return as_features(rows, base, feature_dtype(base)).clone()
 
 
 def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
-    """Brings the rows to the base's shape, dtype and device. What it says of them is no number of the table."""
+    """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
     event_shape = base.event_shape
+    if rows.shape == (0,):  # of a table without rows nobody knows how many columns it has
+        rows = rows.new_empty(0, *event_shape)
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
         rows = rows.squeeze(1)  # a one-column table for a scalar base
     if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
         wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
         raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
-    if len(rows) < 2:
-        raise ValueError("data must have at least 2 rows, got fewer.")
     example = reference_draws(base)
     converted = rows.to(example)
-    if not bool(torch.isfinite(rows).all() and torch.isfinite(converted).all()):
-        remedy = "Drop or impute such rows, by a public rule."
-        raise ValueError(f"data must hold finite numbers of {example.dtype}, got NaN or infinite ones. {remedy}")
-    if not example.is_floating_point() and not bool((converted == rows.to(example.device)).all()):
-        raise ValueError(f"data must hold whole numbers for a base of {example.dtype}, got fractions.")
-    if not bool(support.check(converted).all()):
-        # A warning, not an error: rows outside a box are legal, they are learned from but cannot be drawn.
-        warnings.warn("Some rows lie outside the support of the base and cannot be modelled there.", stacklevel=5)
+    usable = torch.isfinite(rows).to(example.device) & torch.isfinite(converted)
+    if not example.is_floating_point():
+        usable &= converted == rows.to(example.device)
+    usable = usable.reshape(len(rows), event_shape.numel()).all(1)
+    if not bool(usable.all()):
+        wanted = "finite" if example.is_floating_point() else "whole"
+        warn_owner(f"Some rows were left out: they do not hold {wanted} numbers of {example.dtype}.")
+        converted = converted[usable]
+    if len(converted) and not bool(support.check(converted).all()):
+        # Rows outside a box are legal: they are learned from but cannot be drawn.
+        warn_owner("Some rows lie outside the support of the base and cannot be modelled there.")
     return converted
 
 
@@ -133,7 +138,8 @@ def _array_rows(data: Any) -> Tensor:
             raise TypeError(message("data", "be a dense tensor", data.layout, "Convert it with data.to_dense()."))
         return data.detach()
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
-        raise ValueError("data must have no masked entries. Drop or impute such rows, by a public rule.")
+        unmasked: Any = data.astype(np.result_type(data.dtype, np.float64))
+        data = unmasked.filled(np.nan)
     try:
         array = np.asarray(data)
     except ValueError as error:  # rows of different lengths

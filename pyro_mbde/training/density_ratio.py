@@ -11,12 +11,12 @@ from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread, with_gradients
-from pyro_mbde.base import as_features, base_spread, prepare_base
-from pyro_mbde.calibration import BaseScores, Placement, plan_calibration
+from pyro_mbde.base import as_features, base_spread, feature_dtype, prepare_base
+from pyro_mbde.calibration import BaseScores, plan_calibration
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import LOG_2, Bounds, Certificate
-from pyro_mbde.statistics import BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
 from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.fallback import coming_back
 from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -89,9 +89,10 @@ class DensityRatio:
         """Learns the ratio of a table.
 
         Privacy:
-            The result is as sensitive as the table, as are errors, warnings and the time taken. A
-            :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table, or the table to be
-            scaled by its own moments.
+            The result is as sensitive as the table, as are warnings and the time taken. Whether there is a result does
+            not depend on the table's values or its number of rows: where training fails the ratio is 1 everywhere, and
+            a :class:`~pyro_mbde.FitWarning` says so. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems
+            to be made from the table, or the table to be scaled by its own moments.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
@@ -102,8 +103,7 @@ class DensityRatio:
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
-                training diverged.
+            ValueError: ``data`` has the wrong shape.
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
@@ -114,14 +114,14 @@ class DensityRatio:
                 draws = self.base.sample(torch.Size([num_draws]))
                 return as_features(draws, self.base, positives.dtype)
 
-            hypothesis = self.weak_learner.fit(
-                positives,
-                fresh_negatives,
-                base_spread(self.base),
-                num_classifiers=self.ensemble_size,
-                on_step=bar.update,
-            )
-            return LogRatio(self.base, hypothesis.classifier, progress=self.progress)
+            spread = base_spread(self.base)
+            with coming_back("The ratio is 1 everywhere: its densities are the base.") as failure:
+                networks = self.weak_learner.fit(
+                    positives, fresh_negatives, spread, num_classifiers=self.ensemble_size, on_step=bar.update
+                ).classifier
+            if failure.happened:
+                networks = self.weak_learner.indifferent(positives, spread, num_classifiers=self.ensemble_size)
+            return LogRatio(self.base, networks, progress=self.progress)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -143,9 +143,10 @@ class LogRatio:
 
     def __init__(self, base: Distribution, networks: BoundedClassifiers, *, progress: bool = True) -> None:
         self.base = prepare_base(base)
-        # Nobody's to change: scores of it are kept, and certificates rest on them.
+        # A frozen copy: cached scores depend on it.
         self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
-        self._scores = BaseScores(self.base, self.log_ratio, progress=progress)
+        natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
+        self._scores = BaseScores(self.base, ClippedRatio(self._networks), natural_params, progress=progress)
 
     def log_ratio(self, value: Tensor) -> Tensor:
         """Returns the estimate of log p/q0, unbounded, in nats. Not private.
@@ -156,7 +157,7 @@ class LogRatio:
         Returns:
             float64 tensor of shape ``(...)``.
         """
-        return mean_logit(self._networks, as_features(value, self.base, self._networks.loc.dtype))
+        return mean_logit(self._networks, as_features(value, self.base, feature_dtype(self.base)))
 
     def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
@@ -165,7 +166,7 @@ class LogRatio:
         (:func:`~pyro_mbde.projection.project`): the tilt is :math:`\mathrm{clip}(u - s, lo, hi)`, with s such that its
         log-normaliser is 0. That is certified on fresh draws of the base (:func:`~pyro_mbde.certificate.certify`), so
         that the guarantee is :math:`R + 2\eta = \epsilon` in place of 2R. Should the certificate fail, the tilt is
-        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.place`); no public number tells the
+        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.calibrate`); no public number tells the
         two apart.
 
         With ``delta=0`` the guarantee is the a-priori one, 2R = epsilon, which holds without exception, and the shift
@@ -201,22 +202,7 @@ class LogRatio:
         """
         bounds, certificate = plan_calibration(self.base, epsilon, delta, skew)
         with single_thread(), with_gradients():
-            placement = self._scores.place(bounds, certificate)
-            return self._density(placement, bounds, certificate)
-
-    def _density(self, placement: Placement, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
-        # One statistic in [-log 2, log 2], centred: theta c = clip(u - s, lo, hi) - (lo + hi)/2.
-        middle, theta = (bounds.low + bounds.high) / 2, bounds.width / (2 * LOG_2)
-        return MollifiedExpFamily(
-            self.base,
-            ClippedRatio(self._networks, placement.shift + middle, theta),
-            torch.tensor([theta], dtype=torch.float64),
-            placement.log_normalizer,
-            offset=-middle,
-            shrinkage=placement.shrinkage,
-            bounds=bounds,
-            certificate=certificate,
-        )
+            return self._scores.calibrate(bounds, certificate)
 
     def __repr__(self) -> str:
         """Shows that it is not private."""

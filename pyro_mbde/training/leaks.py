@@ -57,7 +57,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
     rows = rows.detach().double().cpu()
     if len(rows) < _FEWEST_ROWS or not rows.numel():
         return
-    if found := _coinciding(parameters, rows):
+    if found := _coinciding(parameters, rows, getattr(data, "moved_to_ends", None)):
         text = f"The base's {found[0]} equals the {found[1]} of the table. {_REMEDY}"
         warnings.warn(text, PrivacyLeakWarning, stacklevel=stacklevel)
     elif _is_standardised(rows):
@@ -122,8 +122,15 @@ def _memory(value: Any) -> tuple[int, int] | None:
     return (start, start + size) if size else None
 
 
-def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor) -> tuple[str, str] | None:
-    """Names of a parameter and of the statistic of a column that it equals, if it is not round."""
+def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor, moved: Tensor | None) -> tuple[str, str] | None:
+    """Names of a parameter and of the statistic of a column that it equals, if it is not round.
+
+    Where a schema ``moved`` values to an end of their range (the lower ones, the upper ones), the range was not made
+    from the table, which reaches beyond it.
+    """
+    smallest, largest = rows.min(0).values, rows.max(0).values
+    if moved is not None:
+        smallest, largest = torch.where(moved.to(rows.device), torch.nan, torch.stack([smallest, largest]))
     deviation = rows.std(0)
     statistics = [
         ("mean", rows.mean(0)),
@@ -132,8 +139,8 @@ def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor) -> tuple[str
         ("standard deviation", rows.std(0, correction=0)),
         ("variance", rows.var(0)),
         ("variance", rows.var(0, correction=0)),
-        ("minimum", rows.min(0).values),
-        ("maximum", rows.max(0).values),
+        ("minimum", smallest),
+        ("maximum", largest),
     ]
     if len(rows) % 2 == 0:  # where torch's median is the lower of the two in the middle
         statistics.append(("median", (rows.median(0).values - (-rows).median(0).values) / 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +43,7 @@ from pyro_mbde.statistics import BoundedClassifiers
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
 from pyro_mbde.tilt import Tilt
 from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.fallback import coming_back
 from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -255,20 +255,22 @@ class MBDE:
         """Fits the density to a table.
 
         Privacy:
-            Draws of the result carry its guarantee. Errors, warnings and the time taken are for the table's owner
-            alone: whether there is one may depend on the table. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the
-            base seems to be made from the table, or the table to be scaled by its own moments.
+            Draws of the result carry its guarantee. Warnings and the time taken are for the table's owner alone.
+            Whether there is a result does not depend on the table's values or its number of rows: rounds that cannot be
+            trained leave the density as it is, and a :class:`~pyro_mbde.FitWarning` says so. A
+            :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table, or the table to be
+            scaled by its own moments.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
                 or a Distribution to draw ``num_samples`` rows from.
 
         Returns:
-            The fitted density; :attr:`history` holds a record of each round.
+            The fitted density; :attr:`history` holds a record of each round that was trained.
 
         Raises:
             TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
+            ValueError: ``data`` has the wrong shape.
         """
         natural_params, plan = self._plan()
         num_steps = self.num_rounds * self.weak_learner.num_steps
@@ -283,15 +285,18 @@ class MBDE:
             for index, theta in enumerate(natural_params.tolist()):
                 start = time.perf_counter()
                 bar.set_description(f"MBDE round {index + 1}/{self.num_rounds}")
-                negatives = self._draw(density).reshape(self.num_samples, -1).to(positives)
-                hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
-                if self.sharpen:
-                    # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
-                    hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
+                with coming_back(f"Rounds from {index + 1} on change nothing.") as failure:
+                    negatives = self._draw(density).reshape(self.num_samples, -1).to(positives)
+                    hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
+                    if self.sharpen:
+                        # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
+                        hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
+                    stacked = BoundedClassifiers.stack([*classifiers, hypothesis.classifier])
+                    if index + 1 < self.num_rounds:
+                        density = self._continue(stacked, natural_params[: index + 1], plan)
+                if failure.happened:
+                    break
                 classifiers.append(hypothesis.classifier)
-                statistics = BoundedClassifiers.stack(classifiers)
-                if index + 1 < self.num_rounds:
-                    density = self._continue(statistics, natural_params[: index + 1], plan)
                 c_p, c_q = hypothesis.classifier(positives).double(), hypothesis.classifier(negatives).double()
                 gamma_p, gamma_q = float(c_p.mean()) / LOG_2, -float(c_q.mean()) / LOG_2
                 history.append(
@@ -307,7 +312,13 @@ class MBDE:
                         seconds=time.perf_counter() - start,
                     )
                 )
-            density = self._finish(statistics, positives, natural_params, plan)
+            indifferent = self.weak_learner.indifferent(positives, spread)
+            classifiers += [indifferent] * (self.num_rounds - len(classifiers))
+            with coming_back("The density is the base.") as failure:
+                density = self._finish(BoundedClassifiers.stack(classifiers), positives, natural_params, plan)
+            if failure.happened or density is None:
+                statistics = BoundedClassifiers.stack([indifferent] * self.num_rounds)
+                density = self._finish(statistics, positives[:0], natural_params, plan)
         self.history = history
         return density
 
@@ -334,16 +345,12 @@ class MBDE:
         # are.
         bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
         with torch.no_grad():
-            scores = self._score(statistics, natural_params)(quasi_draws(self.base, _NUM_PLACING_DRAWS))
+            draws = quasi_draws(self.base, _NUM_PLACING_DRAWS)
+            scores = Tilt(statistics, natural_params).score(as_features(draws, self.base, statistics.loc.dtype))
         shift = project(scores, torch.zeros_like(scores), bounds)
         return MollifiedExpFamily(
             self.base, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
         )
-
-    def _score(self, statistics: BoundedClassifiers, natural_params: Tensor) -> Callable[[Tensor], Tensor]:
-        """The sum <theta, c>, to be shifted and clipped: computed as the density itself does."""
-        tilt = Tilt(statistics, natural_params, device=statistics.loc.device)
-        return lambda value: tilt(as_features(value, self.base, statistics.loc.dtype))
 
     def _finish(
         self,
@@ -354,27 +361,14 @@ class MBDE:
     ) -> MollifiedExpFamily:
         """Fits theta anew if asked to, then normalises or calibrates."""
         bounds = tilt_bounds(natural_params)  # of the public theta
-        if self.reweighted:
+        if self.reweighted and len(positives):
             draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
             with torch.no_grad():
                 c_p, c_q = statistics(positives), statistics(draws.to(positives))
             natural_params = reweight(c_p, c_q, natural_params)
         if plan is None:
             return MollifiedExpFamily.normalized(self.base, statistics, natural_params, bounds=bounds)
-        bounds, certificate = plan
-
-        score = self._score(statistics, natural_params)
-        placement = BaseScores(self.base, score, progress=self.progress).place(bounds, certificate)
-        return MollifiedExpFamily(
-            self.base,
-            statistics,
-            natural_params,
-            placement.log_normalizer,
-            offset=placement.shift,
-            shrinkage=placement.shrinkage,
-            bounds=bounds,
-            certificate=certificate,
-        )
+        return BaseScores(self.base, statistics, natural_params, progress=self.progress).calibrate(*plan)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

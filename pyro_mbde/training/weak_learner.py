@@ -158,19 +158,11 @@ class WeakLearner:
             The classifiers and their average loss. Private, both.
 
         Raises:
-            ValueError: training diverged.
+            ValueError: there are no rows, or training diverged.
         """
-        classifier = BoundedClassifiers(
-            num_classifiers,
-            positives.shape[-1],
-            hidden_sizes=self.hidden_sizes,
-            activation=self.activation,
-            link=self.link,
-            num_frequencies=self.num_frequencies,
-            frequency_scale=self.frequency_scale,
-            axis_share=self.axis_share,
-            spread=spread if self.standardize else None,
-        ).to(positives)
+        if not len(positives):
+            raise ValueError("the table must have a row to learn from, got none.")
+        classifier = self._untrained(num_classifiers, positives, spread)
         optimizer, scheduler = self._optimizer(classifier)
         losses = []
         for _ in range(self.num_steps):
@@ -187,10 +179,37 @@ class WeakLearner:
             on_step()
         final_loss = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
         if not math.isfinite(final_loss):
-            raise ValueError(
-                "training must keep its loss finite. Lower learning_rate, or leave out rows far off the base."
-            )
+            remedy = "Lower learning_rate, or drop rows far off the base, by a public rule."
+            raise ValueError(f"training must keep its loss finite. {remedy}")
         return WeakHypothesis(classifier.requires_grad_(False).eval(), final_loss)
+
+    def indifferent(self, like: Tensor, spread: Spread, *, num_classifiers: int = 1) -> BoundedClassifiers:
+        """Returns classifiers of the same architecture that answer 0 everywhere, for a fit that failed.
+
+        Args:
+            like: rows of shape ``(n, d)``, for their width, dtype and device alone.
+            spread: the base's location and scale.
+            num_classifiers: how many.
+        """
+        classifier = self._untrained(num_classifiers, like, spread)
+        classifier.scale_logits(0.0)
+        return classifier.requires_grad_(False).eval()
+
+    def _untrained(self, num_classifiers: int, like: Tensor, spread: Spread) -> BoundedClassifiers:
+        classifier = BoundedClassifiers(
+            num_classifiers,
+            like.shape[-1],
+            hidden_sizes=self.hidden_sizes,
+            activation=self.activation,
+            link=self.link,
+            num_frequencies=self.num_frequencies,
+            frequency_scale=self.frequency_scale,
+            axis_share=self.axis_share,
+        ).to(like)
+        if self.standardize:  # in the rows' dtype, which the classifier was not made in: float32 may be too coarse
+            classifier.loc.copy_(spread.loc)
+            classifier.scale.copy_(spread.scale)
+        return classifier
 
     def _batch(self, rows: Tensor) -> Tensor:
         if self.batch_size is None:

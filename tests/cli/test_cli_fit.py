@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import os
+import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from cli_words import FIT, Run
+from cli_words import FIT, ROOT, Run
 from schemas import TOML
 
 from pyro_mbde import Ledger, MollifiedExpFamily, Schema
@@ -91,7 +96,7 @@ class TestFit:
     def test_refused_before_the_table_is_read(
         self, words: tuple[str, ...], code: int, text: str, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("pyro_mbde.tables.files.read_table", lambda path: pytest.fail("read"))
+        monkeypatch.setattr("pyro_mbde.tables.files.read_table", lambda *_, **__: pytest.fail("read"))
         result = run(*FIT, *words, code=code)
         assert text in result.stderr
         assert result.stdout == ""
@@ -100,18 +105,72 @@ class TestFit:
     def test_no_schema(self, run: Run) -> None:
         assert "Missing option '--schema'" in run("fit", "table.csv", "--epsilon", 1, "-o", "m.pt", code=2).stderr
 
-    def test_a_table_that_does_not_fit(self, run: Run) -> None:
+    def test_no_schema_is_said_before_the_library_is_imported(self) -> None:
+        script = (
+            "import sys\n"
+            "from pyro_mbde_cli import main\n"
+            "try: main(['fit', 'table.csv', '--epsilon', '1', '-o', 'm.pt'])\n"
+            "except SystemExit as end: assert end.code == 2\n"
+            "assert not {'torch', 'pandas', 'pyro_mbde'} & set(sys.modules)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        completed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert completed.returncode == 0, completed.stderr
+        assert "Missing option '--schema'" in completed.stderr
+
+    def test_a_table_of_another_form(self, run: Run) -> None:
         pd.DataFrame({"age": [31.337, 500.25, np.nan], "visits": ["4", "secret", ""]}).to_csv("table.csv", index=False)
         result = run(*FIT, code=1)
-        assert "others in 'visits'" in result.stderr
+        assert "column 'visits': numbers kept as text in 1 of 3 cells" in result.stderr
+        assert "text in 1 of 3 cells, the first in row 2" in result.stderr
+        assert "owner alone" in result.stderr
+        assert "secret" not in result.stderr
+
+    def test_what_the_schema_changed_is_said_to_the_owner_alone(self, run: Run) -> None:
+        pd.DataFrame({"age": [31.3, 500.25, 2, 7], "visits": [1, 2, np.nan, 3.5]}).to_csv("table.csv", index=False)
+        result = run(*FIT, "--quiet", "--json")
+        assert "column 'age': 1 value is outside [0, 110]: moved to the nearest end." in result.stderr
+        assert "column 'visits': 1 value is missing: rows left out." in result.stderr
+        assert "column 'visits': 1 value is not whole: rounded." in result.stderr
+        assert "3 of 4 rows are left." in result.stderr
+        assert not re.search("rows are left|outside \\[", result.stdout)
+        assert "500.25" not in result.stderr
+        assert json.loads(result.stdout)["columns"][0]["outside"] == "clip"
+
+    def test_refused_by_the_schema(self, run: Run) -> None:
         pd.DataFrame({"age": [31.337, 500.25, np.nan], "visits": 1}).to_csv("table.csv", index=False)
+        Path("schema.toml").write_text(
+            TOML.replace("decimals = 1", 'decimals = 1\noutside = "refuse"\nmissing = "refuse"')
+        )
         result = run(*FIT, code=1)
         assert "1 value is missing" in result.stderr
         assert "1 value is outside" in result.stderr
         assert "owner alone" in result.stderr
-        assert "500.25" not in result.stderr
-        pd.DataFrame({"age": [31.3, 500.25, 2], "visits": 1}).to_csv("table.csv", index=False)
-        run(*FIT, "--outside", "clip")
+        assert not re.search("widen|500.25|--outside", result.stderr)
+        assert not Path("model.pt").exists()
+
+    @pytest.mark.parametrize("where", ["flags", "file"])
+    def test_a_table_of_another_format(self, where: str, run: Run) -> None:
+        table = pd.read_csv("table.csv")
+        table.to_csv("table.csv", index=False, sep=";", decimal=",", encoding="utf-16")
+        assert "It is not utf-8 text" in run(*FIT, code=1).stderr
+        if where == "flags":
+            options: tuple[str, ...] = ("--sep", ";", "--decimal", ",", "--encoding", "utf-16")
+        else:
+            Path("c.toml").write_text('[fit]\nsep = ";"\ndecimal = ","\nencoding = "utf-16"\n')
+            options = ("--config", "c.toml")
+        run(*FIT, *options)
+        run("report", "model.pt", "--table", "table.csv", "-o", "r.json", *options)  # which takes those of fit
+        assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
+
+    @pytest.mark.parametrize("damage", ["cut", "changed"])
+    def test_a_damaged_table_is_named(self, damage: str, run: Run) -> None:
+        packed = gzip.compress(Path("table.csv").read_bytes())
+        Path("table.csv.gz").write_bytes(packed[:-20] if damage == "cut" else packed[:-6] + b"\0\0" + packed[-4:])
+        words = ("fit", "table.csv.gz", *FIT[2:])
+        error = run(*words, code=1).stderr
+        assert "path must name a table, got path='table.csv.gz'. It " in error
+        assert "Interrupted" not in error
 
     def test_debugging(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYRO_MBDE_DEBUG", "1")
@@ -121,7 +180,7 @@ class TestFit:
     def test_warnings_are_sentences(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         import warnings
 
-        def read(path: object) -> pd.DataFrame:
+        def read(path: object, **options: str) -> pd.DataFrame:
             warnings.warn("Mind the gap.", stacklevel=1)
             warnings.warn("Old.", FutureWarning, stacklevel=1)
             return pd.read_csv("table.csv")
@@ -180,6 +239,26 @@ class TestConfig:
         self.write(text)
         words = ("fit", "table.csv", "-o", "model.pt", "--config", "pyro-mbde.toml")
         assert error in " ".join(run(*words, code=2).stderr.split())
+
+    def test_a_byte_order_mark(self, run: Run) -> None:
+        Path("pyro-mbde.toml").write_text(f"[fit]\nepsilon = 2\nsteps = 3\n{TOML}", encoding="utf-8-sig")
+        run("fit", "table.csv", "-o", "model.pt", "--config", "pyro-mbde.toml")
+        Path("schema.toml").write_text(TOML, encoding="utf-8-sig")
+        run(*FIT, "--force")
+
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("[columns]\nname = 'age'\n", "In TOML, write [[columns]], with two brackets on each side"),
+            ("[[columns]]\nname = 'age'\nlow = 1950-01-01\nhigh = 3\n", "Dates are not supported. Count days"),
+            ("[[columns]]\nname = 'age'\nlow = 9\nhigh = 3\n[[columns]]\nname = 'x'\n", "free of mistakes, got 2:"),
+        ],
+    )
+    @pytest.mark.parametrize("option", ["--config", "--schema"])
+    def test_mistakes_in_columns(self, text: str, error: str, option: str, run: Run) -> None:
+        Path("columns.toml").write_text(text)
+        words = ("fit", "table.csv", "-o", "model.pt", "--epsilon", 1, option, "columns.toml")
+        assert error in run(*words, code=1).stderr
 
     def test_columns_are_checked_as_a_schema(self, run: Run) -> None:
         Path("pyro-mbde.toml").write_text("[[columns]]\nname = 'age'\nlow = 0\nhigh = 10\nmax = 3\n")

@@ -1,0 +1,137 @@
+r"""The tilt as one function of a row: the same bits where a certificate is proved and where a row is drawn.
+
+A certificate bounds :math:`\phi = \log E_{Q_0} e^f` of one function f. In floating point a network is a different
+function for every way it is evaluated: float32 sums depend on how many rows are multiplied together, on autocast and
+reduced-precision products, on the number of threads, on the dtype and on the processor. Weights that cancel make that
+difference as large as the bounds allow. So scores that a certificate rests on, and the tilt by which rows are accepted,
+are computed here and nowhere else: in chunks of one size, with the same settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_mbde._runtime import forked_generators, single_thread
+
+#: Rows in a chunk, always: small enough that one row takes a millisecond, large enough to keep products busy.
+CHUNK_ROWS = 512
+#: Relative change of a score that rounding may cause: far above float32's last digit, far below what matters.
+_ROUNDING = 1e-4
+
+
+def score_rows(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Applies a function of rows to each row, in chunks of :data:`CHUNK_ROWS` rows, the last one padded.
+
+    Neither gradients nor the caller's settings enter: one thread, no autocast, full float32 precision, subnormal
+    numbers kept. Torch's generators are left alone.
+
+    Args:
+        score: maps ``(CHUNK_ROWS, *event_shape)`` to ``(CHUNK_ROWS,)``, each row by itself.
+        rows: shape ``(n, *event_shape)``.
+
+    Returns:
+        float64 tensor of shape ``(n,)``.
+    """
+    scores = torch.empty(len(rows), dtype=torch.float64, device=rows.device)
+    with _fixed_settings(rows.device.type):
+        for start in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows[start : start + CHUNK_ROWS]
+            padding = chunk[:1].expand(CHUNK_ROWS - len(chunk), *chunk.shape[1:])
+            # A copy: contiguous, aligned, and nobody else's to change.
+            scores[start : start + CHUNK_ROWS] = score(torch.cat([chunk, padding]))[: len(chunk)]
+    return scores
+
+
+@contextmanager
+def _fixed_settings(device_type: str) -> Iterator[None]:
+    mkldnn: Any = torch.backends.mkldnn
+    cuda: Any = torch.backends.cuda.matmul
+    with forked_generators(), single_thread(), torch.no_grad(), torch.autocast(device_type, enabled=False):
+        # oneDNN multiplies float32 matrices in bfloat16 where torch.set_float32_matmul_precision allows it.
+        used_mkldnn, mkldnn.enabled = mkldnn.enabled, False
+        flushed = _flushes_subnormals()
+        torch.set_flush_denormal(False)
+        allowed = cuda.allow_tf32 if device_type == "cuda" else False
+        if allowed:
+            cuda.allow_tf32 = False
+        try:
+            yield
+        finally:
+            mkldnn.enabled = used_mkldnn
+            torch.set_flush_denormal(flushed)
+            if allowed:
+                cuda.allow_tf32 = True
+
+
+def _flushes_subnormals() -> bool:
+    return float(torch.tensor(1e-40) * 0.5) == 0.0
+
+
+def depends_on_other_rows(score: Callable[[Tensor], Tensor], points: Tensor) -> bool:
+    """Returns whether the score of a row changes with the rows that are evaluated beside it, by more than rounding.
+
+    Args:
+        score: as for :func:`score_rows`.
+        points: different values to try it on, at least 4, shape ``(n, *event_shape)``.
+    """
+    half = points[: len(points) // 2]
+    together = score_rows(score, points)[: len(half)]
+    others = [
+        score_rows(score, half.flip(0)).flip(0),
+        torch.cat([score(half[index : index + 1]).double() for index in range(4)]),
+    ]
+    return any(
+        bool(((other - together[: len(other)]).abs() > _ROUNDING * (1 + together[: len(other)].abs())).any())
+        for other in others
+    )
+
+
+class Arithmetic(NamedTuple):
+    """What the values of a tilt depend on beside its weights, and the values themselves on fixed public points.
+
+    Attributes:
+        dtype: of the density.
+        device: type of its device.
+        processor: the processor's vector instructions, or the name of the GPU.
+        pytorch: version of PyTorch.
+        values: SHA-256 of the tilt's values. Private, as they are; equal where the function is.
+    """
+
+    dtype: str
+    device: str
+    processor: str
+    pytorch: str
+    values: str
+
+    @classmethod
+    def of(cls, score: Callable[[Tensor], Tensor], points: Tensor, dtype: torch.dtype) -> Arithmetic:
+        """Returns what the values of ``score`` depend on here and now.
+
+        Args:
+            score: as for :func:`score_rows`.
+            points: fixed public points, shape ``(n, *event_shape)``.
+            dtype: of the density.
+        """
+        capability: Any = torch.backends.cpu.get_cpu_capability
+        device = points.device
+        processor = torch.cuda.get_device_name(device) if device.type == "cuda" else capability()
+        values = hashlib.sha256(score_rows(score, points).cpu().numpy().astype("<f8").tobytes()).hexdigest()
+        return cls(str(dtype).removeprefix("torch."), device.type, str(processor), str(torch.__version__), values)
+
+    def difference(self, other: Arithmetic) -> str:
+        """Says in what the settings differ, public words; empty where they do not."""
+        names = self._fields[:-1]
+        changed = [
+            f"{name} {mine} in place of {theirs}"
+            for name, mine, theirs in zip(names, self, other, strict=False)
+            if mine != theirs
+        ]
+        if not changed and self.values != other.values:
+            return "other values of the same networks"
+        return ", ".join(changed)
