@@ -39,7 +39,7 @@ def log_2_below(dtype: torch.dtype) -> float:
     return float(nearest)
 
 
-#: By the types that networks compute in. Finding one takes as long as the network's layers do for a row.
+#: By the types that networks compute in, since finding one takes a fifth of the time of a row.
 _LOG_2_BELOW = {dtype: log_2_below(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 
 
@@ -216,7 +216,8 @@ class BoundedClassifiers(nn.Module):
             phases = hidden @ self.frequencies
             hidden = torch.cat([hidden, phases.sin(), phases.cos()], -1)
         activation = ACTIVATIONS[self.activation]
-        *inner, last = zip(self.weights, self.biases, strict=True)
+        # Not the lists themselves: they look each entry up by its number as text.
+        *inner, last = zip(self.weights.parameters(), self.biases.parameters(), strict=True)
         for weight, bias in inner:
             hidden = activation(torch.baddbmm(bias, hidden, weight))
         weight, bias = last
