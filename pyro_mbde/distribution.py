@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
+from pyro.distributions import constraints
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -20,6 +20,7 @@ from pyro_mbde._runtime import message
 from pyro_mbde.base import as_features, feature_dtype, prepare_base, reference_draws, support_of
 from pyro_mbde.finite import enumerate_points
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
+from pyro_mbde.moments import Moments, TiltedMoments
 from pyro_mbde.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -31,10 +32,11 @@ from pyro_mbde.statistics import is_own
 from pyro_mbde.tilt import Tilt
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
+_jit: Any = torch.jit  # torch leaves it unannotated
 _Shape = torch.Size | list[int] | tuple[int, ...]
 
 
-class MollifiedExpFamily(TorchDistribution):
+class MollifiedExpFamily(TiltedMoments):
     r"""Exponential family with bounded sufficient statistics over a public base distribution.
 
     .. math::
@@ -117,9 +119,11 @@ class MollifiedExpFamily(TorchDistribution):
         self.base = prepare_base(base)
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
         self._interior = reference_draws(self.base)[0]
+        self._unbounded = _is_unbounded(self.support)
         self._dtype = feature_dtype(self.base)
         self._source = TorchSource(self.base)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
+        self._moments = Moments(self.base, self._tilt, self.dtype)
         self.certificate = certificate
         if not isinstance(log_normalizer, LogNormalizer):
             log_normalizer = LogNormalizer(float(log_normalizer))
@@ -316,46 +320,56 @@ class MollifiedExpFamily(TorchDistribution):
                 density's.
 
         Returns:
-            Tensor of the broadcast batch shape, in the density's dtype; -inf outside the support where validation is
-            off.
+            Tensor of the broadcast batch shape, in the density's dtype. Where validation is off, -inf outside the
+            support, and NaN for a value that is NaN.
 
         Raises:
             ValueError: validation is on and a value is NaN or outside the support.
         """
         if not isinstance(value, Tensor):
             raise TypeError(message("value", "be a tensor", value))
-        value = self._convert(value)
-        num_event_dims = len(self.event_shape)
-        if value.shape[value.dim() - num_event_dims :] != self.event_shape:
+        if value.is_floating_point() and value.dtype != self.dtype:
+            value = value.to(self.dtype)
+        batch_dims = value.dim() - len(self.event_shape)
+        if value.shape[batch_dims:] != self.event_shape:
             raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
-        batch_shape = _broadcast_shape(value.shape[: value.dim() - num_event_dims], self.batch_shape)
+        batch_shape = value.shape[:batch_dims]
+        if self.batch_shape:
+            batch_shape = _broadcast_shape(batch_shape, self.batch_shape)
         if not value.numel():  # torch's constraints cannot check an empty tensor
             return value.new_zeros(batch_shape, dtype=self.dtype)
-        inside = self.support.check(value)
+        log_density = (self._log_density if self._surely_inside(value) else self._masked_log_density)(value)
+        return log_density.expand(batch_shape) if self.batch_shape else log_density
+
+    def _masked_log_density(self, value: Tensor) -> Tensor:
+        """Returns the log-density of values of which some may be outside the support, infinite or NaN."""
+        inside, finite = self.support.check(value), torch.isfinite(value)
         if self._validate_args:
             self._check_values(value, inside)
-        finite = torch.isfinite(value)
-        usable = inside & (finite.all(-1) if num_event_dims else finite)
-        interior = torch.where(usable.unsqueeze(-1) if num_event_dims else usable, value, self._interior)
-        log_ratio = self.tilt(interior) - self.log_normalizer.value
-        log_density = (self.base.log_prob(interior).double() + log_ratio).to(self.dtype)
-        log_density = torch.where(usable, log_density, -torch.inf)
-        return log_density.expand(batch_shape)
+        missing = value.isnan()
+        if self.event_shape:
+            finite, missing = finite.all(-1), missing.any(-1)
+        usable = inside & finite
+        interior = torch.where(usable.unsqueeze(-1) if self.event_shape else usable, value, self._interior)
+        return torch.where(usable, self._log_density(interior), torch.where(missing, torch.nan, -torch.inf))
 
-    def _convert(self, value: Tensor) -> Tensor:
-        """Brings a floating-point value to the dtype of the density."""
-        return value.to(self.dtype) if value.is_floating_point() else value
+    def _surely_inside(self, value: Tensor) -> bool:
+        """Whether all values are finite and in the support; False also where torch cannot tell."""
+        total = _known(value.sum())  # where it is finite, so is all that it is of
+        finite = total is not None and math.isfinite(total)
+        return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
     def _check_values(self, value: Tensor, inside: Tensor) -> None:
-        try:
-            valid = bool(inside.all())
-        except RuntimeError:  # inside torch.vmap a tensor has no one truth value: -inf will have to do
-            return
-        if not valid:
+        if _known(inside.all()) == 0:  # where it is not known, -inf will have to do
             raise ValueError(
                 f"value must be in the support {self.support}, got a value of shape {tuple(value.shape)} with entries "
-                f"outside it or NaN. Build the density with validate_args=False to get -inf there."
+                f"outside it or NaN. Build the density with validate_args=False to get -inf there, and NaN for NaN."
             )
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
+        log_ratio = self.tilt(value) - self.log_normalizer.value
+        return (self.base.log_prob(value) + log_ratio).to(self.dtype)
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Returns exact draws by rejection, from torch's global generator.
@@ -541,3 +555,37 @@ class MollifiedExpFamily(TorchDistribution):
             f"MollifiedExpFamily(epsilon={self.epsilon:.6g}, rounds={len(self.natural_params)}, base={name}, "
             f"event_shape={tuple(self.event_shape)}{batch})"
         )
+
+
+def check_density(q: Any, remedy: str = "Pass the density before it is expanded.") -> None:
+    """Raises if ``q`` is no fitted density, or has a batch shape.
+
+    Args:
+        q: what a caller passed as the density.
+        remedy: what to do where it has a batch shape.
+
+    Raises:
+        TypeError: ``q`` is no :class:`MollifiedExpFamily`.
+        ValueError: it has a batch shape.
+    """
+    if not isinstance(q, MollifiedExpFamily):
+        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    if q.batch_shape:
+        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+
+
+def _known(number: Tensor) -> float | None:
+    """A tensor's one value; None in torch.vmap, where it has many, and while torch traces, which would keep it."""
+    if torch.compiler.is_compiling() or _jit.is_tracing():
+        return None
+    try:
+        return number.item()
+    except RuntimeError:
+        return None
+
+
+def _is_unbounded(support: Any) -> bool:
+    """Whether a support is all real numbers or vectors."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return type(support) is type(constraints.real)

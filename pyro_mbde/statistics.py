@@ -39,6 +39,10 @@ def log_2_below(dtype: torch.dtype) -> float:
     return float(nearest)
 
 
+#: By the types that networks compute in, since finding one takes a fifth of the time of a row.
+_LOG_2_BELOW = {dtype: log_2_below(dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+
+
 def check_scales(name: str, value: Any) -> tuple[float, float]:
     """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
     if not isinstance(value, Sequence):
@@ -72,7 +76,7 @@ def bound_logits(logits: Tensor, link: str) -> Tensor:
         >>> bound_logits(torch.tensor([0.5, torch.inf, torch.nan]), "clamp")
         tensor([0.5000, 0.6931, 0.0000])
     """
-    bound = log_2_below(logits.dtype)
+    bound = _LOG_2_BELOW[logits.dtype]
     logits = torch.nan_to_num(logits, nan=0.0)
     # tanh is at most 1 and multiplication rounds monotonically, so that link needs the clamp for no input; it costs
     # nothing.
@@ -212,7 +216,8 @@ class BoundedClassifiers(nn.Module):
             phases = hidden @ self.frequencies
             hidden = torch.cat([hidden, phases.sin(), phases.cos()], -1)
         activation = ACTIVATIONS[self.activation]
-        *inner, last = zip(self.weights, self.biases, strict=True)
+        # Not the lists themselves: they look each entry up by its number as text.
+        *inner, last = zip(self.weights.parameters(), self.biases.parameters(), strict=True)
         for weight, bias in inner:
             hidden = activation(torch.baddbmm(bias, hidden, weight))
         weight, bias = last

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
+from pyro.ops.provenance import extract_provenance, track_provenance
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from pyro_mbde._runtime import check_number, message, with_gradients
 from pyro_mbde.mollifier import LOG_2, Bounds, tilt_bounds
@@ -46,7 +49,7 @@ class Tilt:
     ) -> None:
         if not isinstance(statistics, nn.Module):
             raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
-        natural_params = torch.as_tensor(natural_params)
+        natural_params = _plain(torch.as_tensor(natural_params))
         if natural_params.dim() != 1 or not len(natural_params):
             raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
         with with_gradients():  # the copies can be differentiated wherever they are made
@@ -70,8 +73,9 @@ class Tilt:
 
     def _statistics_at(self, features: Tensor) -> Tensor:
         # A copy: what a module writes into its input must not become the draw.
-        statistics: Tensor = self.statistics(features.clone())
-        if type(statistics) is not Tensor or statistics.is_complex():
+        inputs = features.clone()
+        statistics: Tensor = self.statistics(inputs)
+        if type(statistics) is not type(inputs) or torch.is_complex(statistics):
             # A subclass of Tensor could take the clamp over.
             kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
             raise TypeError(message("statistics", "return a real torch.Tensor", kind))
@@ -79,10 +83,34 @@ class Tilt:
 
     def score(self, features: Tensor) -> Tensor:
         """Returns <theta, c>, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""
-        statistics = torch.nan_to_num(self._statistics_at(features).double(), nan=0.0).clamp(-LOG_2, LOG_2)
+        # A function, not a method: an attribute of the module's tensor could stand in for one.
+        statistics = Tensor.double(self._statistics_at(_plain(features)))
+        statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
         # Huge parameters may overflow to infinities that cancel.
         return torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)
 
     def __call__(self, features: Tensor) -> Tensor:
         """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
-        return self.shrinkage * clip_score(self.score(features), self.offset, self.bounds)
+        features, provenance = _extract_provenance(features)
+        score = self.score(features)
+        tilt: Tensor = _track_provenance(self.shrinkage * clip_score(score, self.offset, self.bounds), provenance)
+        return tilt
+
+
+_extract_provenance: Any = extract_provenance  # Pyro leaves these unannotated
+_track_provenance: Any = track_provenance
+
+
+def _plain(value: Tensor) -> Tensor:
+    """Returns a tensor without a Python subclass around it; one that torch traces with, which holds no data, as it is.
+
+    Raises:
+        TypeError: the subclass cannot be taken off.
+    """
+    if type(value) in (Tensor, FakeTensor):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():  # else the subclass could answer itself
+        plain = Tensor.as_subclass(value, Tensor)
+    if type(plain) is not Tensor:
+        raise TypeError(message("value", "be a plain torch.Tensor, or a view of one", type(value).__name__))
+    return plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pyro.distributions as dist
 import pytest
@@ -12,8 +13,23 @@ import torch
 from densities import BASES, CONTINUOUS, make_density, normal
 from torch import nn
 
-from pyro_mbde import BoundedClassifiers, Bounds, LogNormalizer, MollifiedExpFamily
+from pyro_mbde import (
+    BoundedClassifiers,
+    Bounds,
+    IndependenceSampler,
+    Ledger,
+    LogNormalizer,
+    MollifiedExpFamily,
+    exact_posterior,
+    fresh_chains,
+    posterior_guarantee,
+    private_draws,
+    private_report,
+    release,
+    run_mcmc,
+)
 from pyro_mbde.base import support_of
+from pyro_mbde.sampling.plan import KERNELS
 
 
 class TestShapes:
@@ -133,7 +149,7 @@ class TestSupport:
         unchecked = density.expand(())
         unchecked._validate_args = False
         log_prob = unchecked.log_prob(value)
-        assert log_prob[1] == -math.inf
+        assert math.isnan(log_prob[1]) if math.isnan(bad) else log_prob[1] == -math.inf
         assert bool(torch.isfinite(log_prob[[0, 2]]).all())
 
     @pytest.mark.parametrize("name", ["uniform-scalar", "uniform-box"])
@@ -294,7 +310,7 @@ class TestConstruction:
 
     def test_import_adds_one_name_to_pyro_and_changes_nothing_else(self) -> None:
         script = """
-import torch, pyro, pyro.distributions as dist, random, numpy
+import sys, torch, pyro, pyro.distributions as dist, random, numpy
 names, state, threads = set(dir(dist)), torch.get_rng_state(), torch.get_num_threads()
 validate = torch.distributions.Distribution._validate_args
 known = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
@@ -304,6 +320,11 @@ assert dist.MollifiedExpFamily is pyro_mbde.MollifiedExpFamily
 assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
 assert torch.distributions.Distribution._validate_args == validate
 assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == known
+from pyro_mbde import MBDE, DensityRatio, private_draws, run_mcmc
+assert not {"pandas", "sqlalchemy", "jinja2", "matplotlib", "arviz"} & set(sys.modules)
+assert all(hasattr(pyro_mbde, name) for name in pyro_mbde.__all__)
+assert set(pyro_mbde.__all__) <= set(dir(pyro_mbde))
+assert not hasattr(pyro_mbde, "unknown")
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
 
@@ -318,3 +339,24 @@ def test_the_support_of_a_mixture_can_be_mapped_to_unconstrained_space() -> None
         dist.Categorical(torch.ones(2)), dist.Uniform(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
     )
     assert isinstance(support_of(boxes), torch.distributions.constraints.MixtureSameFamilyConstraint)
+
+
+#: What takes one density, not one for each of a batch.
+OF_ONE_DENSITY: dict[str, Callable[[MollifiedExpFamily, Ledger], object]] = {
+    "private_draws": lambda q, ledger: private_draws(q, 2),
+    "constant-time draws": lambda q, ledger: private_draws(q, 2, constant_time=True),
+    "fresh_chains": lambda q, ledger: fresh_chains(q, 2, 3),
+    "release": lambda q, ledger: release(q, 1, ledger, "clinic"),
+    "private_report": lambda q, ledger: private_report(q, torch.zeros(3, 2)),
+    "posterior_guarantee": lambda q, ledger: posterior_guarantee(q),
+    "exact_posterior": lambda q, ledger: exact_posterior(q, normal(2)),
+    "IndependenceSampler": lambda q, ledger: IndependenceSampler(q),
+    **{kernel: lambda q, ledger, kernel=kernel: run_mcmc(q, kernel, 2, 2, 1, progress=False) for kernel in KERNELS},
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_DENSITY)
+def test_an_expanded_density_is_refused(name: str, plane: MollifiedExpFamily, ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match=r"(q|model) must have an empty batch shape, got (q|model)=\(3,\)"):
+        OF_ONE_DENSITY[name](plane.expand([3]), ledger)
+    assert not ledger.charges("clinic")

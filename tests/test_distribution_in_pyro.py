@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pyro
@@ -55,6 +56,27 @@ def test_obs_mask(line: MollifiedExpFamily) -> None:
     value = model()
     assert torch.equal(value[mask], data[mask])
     assert bool((value[~mask] != 0).all())
+
+
+@pytest.mark.parametrize("prior", ["normal", "q"])
+def test_an_observation_that_is_nan(plane: MollifiedExpFamily, prior: str) -> None:
+    """With validation it is an error, without it a loss that is NaN, and Pyro's warning: as for a normal."""
+    data = torch.randn(5, 2)
+    data[2, 1] = torch.nan
+
+    def model() -> None:
+        distribution = plane if prior == "q" else dist.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        pyro.sample("centre", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 5):
+            pyro.sample("row", distribution, obs=data)
+
+    def guide() -> None:
+        pyro.sample("centre", dist.Normal(0.0, 1.0))
+
+    with pyro.validation_enabled(True), pytest.raises(ValueError, match="row"):
+        Trace_ELBO().loss(model, guide)
+    with pyro.validation_enabled(False), pytest.warns(UserWarning, match="loss is nan|Encountered NaN"):
+        assert math.isnan(Trace_ELBO().loss(model, guide))
 
 
 def test_mask(plane: MollifiedExpFamily) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pyro.distributions as dist
 import pytest
 import torch
 from densities import normal
+from pyro.ops.provenance import ProvenanceTensor
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
 from pyro_mbde.mollifier import (
@@ -100,8 +103,11 @@ def test_off_the_support(output: float, dtype: torch.dtype) -> None:
     box = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
     density = build(Constant(output), spending_natural_params(1.0, 1), box).to(dtype)
     density._validate_args = False
-    outside = torch.tensor([[2.0, 0.5], [math.nan, 0.5], [math.inf, 0.5], [-math.inf, math.nan], [1e30, 1e30]])
+    outside = torch.tensor([[2.0, 0.5], [math.inf, 0.5], [1e30, 1e30]])
     assert bool((density.log_prob(outside) == -math.inf).all())
+    missing = torch.tensor([[math.nan, 0.5], [-math.inf, math.nan]])
+    assert bool(density.log_prob(missing).isnan().all())
+    outside = torch.cat([outside, missing])
     assert not bool(torch.isnan(density.tilt(outside)).any())
     check(density, 1.0, torch.rand(100, 2))
 
@@ -179,30 +185,77 @@ def test_a_module_that_writes_into_its_input() -> None:
     assert value.tolist() == [[-1.0, -1.0]]
 
 
-def test_a_module_that_returns_what_is_no_plain_tensor() -> None:
-    """Attack: a subclass of Tensor that takes the clamp over."""
+class Evasive(Tensor):
+    """Attack: a subclass of Tensor that ignores clamps, and keeps its class when asked to give it up."""
 
-    class Evasive(Tensor):
-        """Ignores clamps."""
+    @classmethod
+    def __torch_function__(cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        if getattr(func, "__name__", "") in ("clamp", "nan_to_num", "as_subclass", "detach", "to", "double"):
+            return args[0]
+        return super().__torch_function__(func, types, args, kwargs or {})
 
-        @classmethod
-        def __torch_function__(
-            cls, func: object, types: object, args: tuple = (), kwargs: dict | None = None
-        ) -> object:
-            if getattr(func, "__name__", "") in ("clamp", "nan_to_num"):
-                return args[0]
-            return super().__torch_function__(func, types, args, kwargs or {})
 
-    for convert in (lambda x: (x * 1e3).as_subclass(Evasive), lambda x: x.numpy(), lambda x: None, lambda x: x + 0j):
+def with_methods_of_its_own(value: Tensor) -> Tensor:
+    """Attack: a plain tensor whose attributes stand in for methods."""
+    value = (value * 1e3).sum(-1, keepdim=True)
+    huge = value.double().as_subclass(Evasive)
+    for name in ("double", "clamp", "to", "nan_to_num", "clone", "float", "is_complex"):
+        setattr(value, name, lambda *args, **kwargs: huge)
+    return value
 
-        class Returns(nn.Module):
-            """Returns something else than a real tensor."""
 
-            def forward(self, value: Tensor, convert: object = convert) -> object:
-                return convert(value)  # type: ignore[operator]
+class Returns(nn.Module):
+    """Returns what a function makes of the input."""
 
-        with pytest.raises(TypeError, match="statistics must return a real torch.Tensor"):
-            MollifiedExpFamily(normal(2), Returns(), torch.tensor([0.5, 0.5]), 0.0)
+    def __init__(self, convert: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.convert = convert
+
+    def forward(self, value: Tensor) -> object:
+        return self.convert(value)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x: (x * 1e3).as_subclass(Evasive),
+        lambda x: ProvenanceTensor((x * 1e3).as_subclass(Evasive), frozenset({"x"})),
+        lambda x: ProvenanceTensor(x * 1e3, frozenset({"x"})),
+        lambda x: nn.Parameter(x.detach()),
+        lambda x: FakeTensorMode().from_tensor(x),
+        lambda x: x.numpy(),
+        lambda x: None,
+        lambda x: x + 0j,
+    ],
+)
+def test_a_module_that_returns_what_is_no_plain_tensor(convert: Callable[[Tensor], object]) -> None:
+    with pytest.raises(TypeError, match="statistics must return a real torch.Tensor"):
+        MollifiedExpFamily(normal(2), Returns(convert), torch.tensor([0.5, 0.5]), 0.0)
+
+
+def test_a_tensor_with_methods_of_its_own() -> None:
+    density = MollifiedExpFamily(normal(2), Returns(with_methods_of_its_own), torch.tensor([0.5]), 0.0)
+    tilt = density.tilt(torch.randn(50, 2))
+    assert type(tilt) is Tensor
+    assert float(tilt.abs().max()) <= density.bounds.high
+
+
+@pytest.mark.parametrize("convert", [lambda x: x * 1e3, lambda x: (x * 1e3).as_subclass(Evasive)])
+def test_values_and_parameters_of_an_evasive_class(convert: Callable[[Tensor], Tensor]) -> None:
+    """Attack: the network is plain, and what it is given or multiplied with is not."""
+    theta = torch.tensor([0.5, -0.5], dtype=torch.float64)
+    bounds = Bounds(-0.1, 0.2)
+    for natural_params in (theta, theta.as_subclass(Evasive), nn.Parameter(theta)):
+        if convert(theta).__class__ is Tensor:
+            density = MollifiedExpFamily(normal(2), Returns(convert), natural_params, 0.0, bounds=bounds)
+            for value in (torch.randn(50, 2), torch.randn(50, 2).as_subclass(Evasive)):
+                tilt = density.tilt(value)
+                assert type(tilt) is Tensor
+                assert float(tilt.max()) <= bounds.high
+                assert float(tilt.min()) >= bounds.low
+        else:
+            with pytest.raises(TypeError, match="statistics must return a real torch.Tensor"):
+                MollifiedExpFamily(normal(2), Returns(convert), natural_params, 0.0, bounds=bounds)
 
 
 def test_a_module_that_reseeds_the_generator() -> None:

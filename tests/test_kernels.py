@@ -30,8 +30,13 @@ def gaussian(scales: torch.Tensor) -> Any:
 
 
 def ess(draws: torch.Tensor) -> float:
-    """Of draws (num_samples, num_chains)."""
-    return float(arviz.ess(draws.T.numpy()))
+    """Of draws (num_chains, num_samples)."""
+    return float(arviz.ess(draws.numpy()))
+
+
+def grouped(mcmc: Any, name: str = "x") -> torch.Tensor:
+    """The draws of a site, (num_chains, num_samples, ...)."""
+    return mcmc.get_samples(group_by_chain=True)[name]
 
 
 def test_a_model_through_pyro_alone() -> None:
@@ -46,8 +51,8 @@ def test_a_model_through_pyro_alone() -> None:
 
     mcmc = MCMC(LockstepRandomWalk(model, num_chains=200), num_samples=400, warmup_steps=300, disable_progbar=True)
     mcmc.run(data)
-    draws = mcmc.get_samples()
-    assert draws["centre"].shape == (400, 200)
+    draws = mcmc.get_samples(group_by_chain=True)
+    assert draws["centre"].shape == (200, 400)
     # normal with normal, gamma with exponential
     precision = 4 / 0.25 + 1 / 100
     error = math.sqrt(1 / precision / ess(draws["centre"]))
@@ -63,7 +68,7 @@ def test_given_starts_are_in_the_sites_own_coordinates() -> None:
 
     kernel = LockstepRandomWalk(model, init_step_size=1e-3, adapt_step_size=False)
     mcmc = run(kernel, 2, 0, initial_params={"height": torch.tensor([171.0, 150.0])})
-    assert torch.allclose(mcmc.get_samples()["height"][0], torch.tensor([171.0, 150.0]), atol=0.5)
+    assert torch.allclose(grouped(mcmc, "height")[:, 0], torch.tensor([171.0, 150.0]), atol=0.5)
 
 
 @pytest.mark.parametrize("num_chains", [1, 4, 300])
@@ -91,8 +96,7 @@ def test_correlation_is_learned() -> None:
         kernel = LockstepRandomWalk(
             potential_fn=lambda params: -target.log_prob(params["x"]), adapt_covariance=adapt_covariance
         )
-        draws = run(kernel, 500, 500, initial_params={"x": starts}).get_samples()["x"]
-        return ess(draws[..., 0])
+        return ess(grouped(run(kernel, 500, 500, initial_params={"x": starts}))[..., 0])
 
     assert effective(True) > 5 * effective(False)
 
@@ -188,8 +192,8 @@ def test_energies_that_are_none() -> None:
 
 def test_chains_are_independent_after_warmup() -> None:
     kernel = LockstepRandomWalk(potential_fn=gaussian(torch.ones(1)))
-    draws = run(kernel, 400, 200, initial_params={"x": torch.randn(60, 1)}).get_samples()["x"][..., 0]
-    means = draws.mean(0)
+    draws = grouped(run(kernel, 400, 200, initial_params={"x": torch.randn(60, 1)}))[..., 0]
+    means = draws.mean(1)
     # between chains as large as within them predicts
     expected = 1 / (ess(draws) / 60)
     assert float(means.var()) == pytest.approx(expected, rel=0.6)
@@ -200,10 +204,10 @@ def test_independence_on_any_base(name: str) -> None:
     density = make_density(BASES[name](), epsilon=2.0, link="tanh")
     kernel = IndependenceSampler(density, num_chains=400)
     mcmc = run(kernel, 100, 20)
-    draws = mcmc.get_samples()["x"]
-    assert draws.shape == (100, 400, *density.event_shape)
+    draws = grouped(mcmc)
+    assert draws.shape == (400, 100, *density.event_shape)
     exact = density.sample((50_000,)).double().reshape(50_000, -1)
-    flat = draws.double().reshape(100, 400, -1)
+    flat = draws.double().reshape(400, 100, -1)
     for index in range(flat.shape[-1]):
         column = flat[..., index]
         if float(column.std()) == 0:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import message
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.leaks import holds_release_card
 from pyro_mbde.releases.card import templates
 from pyro_mbde.releases.comparison import Comparison, compare
@@ -58,7 +58,8 @@ def private_report(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: the path has another ending, or its folder holds the card of a release; or columns do not fit.
+        ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
+            columns do not fit.
 
     Example:
         >>> from pyro_mbde import MBDE
@@ -71,8 +72,7 @@ def private_report(
         Your rows will look more like the public base than like your table: of the way from the public base to your
         table, they go 21% in single columns; 88 in 100 could as well have been drawn from the public base.
     """
-    if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    check_density(q)
     target = None if path is None else _check_path(path)
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import import_arviz, message
+from pyro_mbde._runtime import check_flag, message
+from pyro_mbde.sampling.inference_data import Groups, by_chain, to_arviz
+from pyro_mbde.sampling.pointwise import observations, pointwise_log_likelihood
 
 
 class ChainState(NamedTuple):
@@ -75,25 +74,76 @@ class Chains:
         """Draws of each chain."""
         return next(iter(self.draws.values())).shape[1]
 
+    def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
+        """Returns the draws as ``pyro.infer.MCMC.get_samples`` does, for ``pyro.infer.Predictive``.
+
+        Privacy:
+            As sensitive as the draws themselves: not for release, nor is what is predicted from them.
+
+        Args:
+            group_by_chain: whether to keep the dimension of chains.
+
+        Returns:
+            Per site, shape ``(num_chains * num_samples, *event_shape)``, or :attr:`draws`.
+
+        Example:
+            >>> import torch
+            >>> Chains({"x": torch.randn(4, 100, 2)}, {}, (1, 2, 3, 4), 0, "nuts").get_samples()["x"].shape
+            torch.Size([400, 2])
+        """
+        if check_flag("group_by_chain", group_by_chain):
+            return dict(self.draws)
+        return {name: value.flatten(0, 1) for name, value in self.draws.items()}
+
     def to_arviz(
-        self, coords: Mapping[str, Sequence[Any]] | None = None, dims: Mapping[str, Sequence[str]] | None = None
+        self,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        *,
+        model: Callable[..., Any] | None = None,
+        model_args: tuple[Any, ...] = (),
+        model_kwargs: Mapping[str, Any] | None = None,
+        log_likelihood: bool | None = None,
+        posterior_predictive: Mapping[str, Tensor] | None = None,
+        prior: Mapping[str, Tensor] | None = None,
+        predictions: Mapping[str, Tensor] | None = None,
+        constant_data: Mapping[str, Any] | None = None,
+        predictions_constant_data: Mapping[str, Any] | None = None,
+        pred_dims: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
         """Returns the chains as ArviZ wants them: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
+
+        Arguments are those of ``arviz.from_pyro``, and the model, which chains do not carry.
 
         Privacy:
             As sensitive as the draws themselves: not for release.
 
         Args:
             coords: labels along a dimension, by its name, as ``{"column": ["age", "income"]}``.
-            dims: names of a site's event dimensions, by site, as ``{"x": ["column"]}``.
+            dims: names of a site's event dimensions, by site, as ``{"x": ["column"]}``. One of size 1, as a plate at
+                dim -2 leaves at dim -1, may be left out; it is then dropped.
+            model: the model that the chains ran on, for ``observed_data`` and ``log_likelihood``.
+            model_args: as they were for :func:`~pyro_mbde.run_mcmc`.
+            model_kwargs: as they were.
+            log_likelihood: whether to add that group: the log-density of every observation at every draw; ``None`` for
+                where there is a model.
+            posterior_predictive: draws of observations, by site, one for each of :meth:`get_samples`, as ``Predictive``
+                returns them.
+            prior: draws of the model without observations, by site; sites that the chains have make the group
+                ``prior``, others ``prior_predictive``.
+            predictions: draws of what was not observed, as ``posterior_predictive``.
+            constant_data: inputs, by name.
+            predictions_constant_data: inputs of the predictions, by name.
+            pred_dims: names of dimensions in ``predictions`` and their inputs.
 
         Returns:
-            Groups ``posterior`` (the draws) and, where there are any, ``sample_stats``. The posterior's attributes say
-            how the chains were made.
+            Groups ``posterior`` (the draws), ``sample_stats`` where there are any, and those asked for. The posterior's
+            attributes say how the chains were made.
 
         Raises:
-            TypeError: ``coords`` or ``dims`` is no mapping of names to sequences.
-            ValueError: they do not fit the draws, or ArviZ can hold no site of such a name.
+            TypeError: an argument is of the wrong kind.
+            ValueError: labels do not fit the draws, ArviZ can hold no site of such a name, log-likelihoods are asked
+                for without a model, or the model has latent sites that the chains do not have.
 
         Example:
             >>> import torch
@@ -102,15 +152,18 @@ class Chains:
             >>> data["posterior"]["x"].sel(column="age").shape
             (4, 100)
         """
-        arviz = import_arviz()
-        is_tree = int(arviz.__version__.split(".")[0]) >= 1
-        for name in self.draws:
-            if name in ("chain", "draw") or (is_tree and "/" in name):
-                remedy = "ArviZ has other uses for these: rename the site."
-                raise ValueError(message("site", "not be called chain or draw, nor contain a slash", name, remedy))
-        _check_labels(self.draws, coords, dims)
-        groups = {"posterior": self.draws} | ({"sample_stats": self.sample_stats} if self.sample_stats else {})
-        arrays = {group: {name: _as_array(value) for name, value in of.items()} for group, of in groups.items()}
+        groups: Groups = {"posterior": self.draws, "sample_stats": self.sample_stats}
+        if model is not None:
+            groups["observed_data"] = observations(model, model_args, model_kwargs or {})
+        elif log_likelihood:
+            remedy = "Chains do not carry it. Pass model, model_args and model_kwargs as to run_mcmc."
+            raise ValueError(message("model", "be given for log-likelihoods", model, remedy))
+        if model is not None and log_likelihood is not False:
+            scores = pointwise_log_likelihood(model, model_args, model_kwargs or {}, self.get_samples())
+            shape = self.num_chains, self.num_samples
+            groups["log_likelihood"] = {name: value.reshape(*shape, *value.shape[1:]) for name, value in scores.items()}
+        groups |= self._predicted(groups.get("observed_data", {}), posterior_predictive, predictions, prior)
+        groups |= {"constant_data": constant_data or {}, "predictions_constant_data": predictions_constant_data or {}}
         attrs = {
             "inference_library": "pyro_mbde",
             "inference_library_version": version("pyro_mbde"),
@@ -118,37 +171,16 @@ class Chains:
             "warmup_steps": self.warmup_steps,
             "seeds": list(self.seeds),
         }
-        with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
-            warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
-            if is_tree:
-                return arviz.from_dict(arrays, coords=coords, dims=dims, attrs={"posterior": attrs})
-            return arviz.from_dict(**arrays, coords=coords, dims=dims, posterior_attrs=attrs)
+        return to_arviz(groups, coords, dims, pred_dims, attrs)
 
-
-def _as_array(value: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
-    """Returns a tensor's values; NumPy has no bfloat16."""
-    value = value.detach().cpu()
-    array: np.ndarray[Any, np.dtype[Any]] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    return array
-
-
-def _check_labels(draws: Mapping[str, Tensor], coords: Any, dims: Any) -> None:
-    """Raises if labels or names of dimensions do not fit the draws."""
-    for argument, given in (("coords", coords), ("dims", dims)):
-        of_sequences = isinstance(given, Mapping) and not any(isinstance(value, str) for value in given.values())
-        if given is not None and not of_sequences:
-            raise TypeError(message(argument, "map names to sequences", given))
-    sizes: dict[str, int] = {}
-    for site, names in (dims or {}).items():
-        if site not in draws:
-            raise ValueError(message("dims", f"name sites among {', '.join(draws)}", site))
-        event_shape = tuple(draws[site].shape[2:])
-        if len(names) != len(event_shape) or {"chain", "draw"} & set(names):
-            remedy = "The dimensions chain and draw are named already."
-            raise ValueError(message("dims", f"name the {len(event_shape)} event dimensions of {site}", names, remedy))
-        for name, size in zip(names, event_shape, strict=True):
-            if sizes.setdefault(name, size) != size:
-                raise ValueError(message("dims", f"name dimensions of one size alike, {name} is {sizes[name]}", size))
-    for name, labels in (coords or {}).items():
-        if len(labels) != sizes.get(name, len(labels)):
-            raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
+    def _predicted(self, observed: Mapping[str, Any], posterior: Any, predictions: Any, prior: Any) -> Groups:
+        """The groups of what was predicted."""
+        known = {name: value.shape[2:] for name, value in self.draws.items()}
+        seen = known | {name: value.shape for name, value in observed.items()}
+        shape = self.num_chains, self.num_samples
+        groups = by_chain("posterior_predictive", posterior, shape, seen)
+        groups |= by_chain("predictions", predictions, shape, known)
+        for name, values in by_chain("prior", prior, None, seen).items():
+            groups[name] = {site: value for site, value in values.items() if site in known}
+            groups["prior_predictive"] = {site: value for site, value in values.items() if site not in known}
+        return groups

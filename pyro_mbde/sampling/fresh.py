@@ -7,8 +7,8 @@ from typing import NamedTuple
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, message, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._runtime import check_count, single_thread
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.mollifier import Bounds
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.independence import (
@@ -62,7 +62,7 @@ def fresh_chains(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: ``num_draws`` is below 1, or ``num_steps`` or the seed is negative.
+        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1, or ``num_steps`` or the seed is negative.
 
     Example:
         >>> import torch
@@ -73,8 +73,7 @@ def fresh_chains(
         >>> draws.values.shape, draws.guarantee.epsilon
         (torch.Size([3]), 1.0)
     """
-    if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    check_density(q)
     num_draws = check_count("num_draws", num_draws)
     num_steps = check_count("num_steps", num_steps, minimum=0)
     with (

@@ -13,6 +13,7 @@ from torch import Tensor
 from pyro_mbde._runtime import check_count, message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.mollifier import Bounds
+from pyro_mbde.sampling.collected import ChainsFirst
 from pyro_mbde.sampling.randomness import TorchSource
 from pyro_mbde.sampling.rejection import RandomSource
 from pyro_mbde.sampling.target import Params
@@ -92,8 +93,9 @@ class IndependenceSampler(MCMCKernel):
     :func:`total_variation_bound`, whatever the density: about 0.01 after 10 steps at R = 1. Where R is large, the bound
     says little and the acceptance rate is low.
 
-    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``: samples of site ``x`` come out as ``(num_samples,
-    num_chains, *event_shape)``. Starts at draws of the base, or at ``initial_params``, in the density's own space.
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples of site ``x`` come out as from
+    ``num_chains`` chains: ``get_samples()`` has shape ``(num_chains * num_samples, *event_shape)``. Starts at draws of
+    the base, or at ``initial_params``, in the density's own space.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered. Last states of fresh chains are:
@@ -118,7 +120,7 @@ class IndependenceSampler(MCMCKernel):
         >>> mcmc = pyro.infer.MCMC(IndependenceSampler(q, num_chains=8), 20, 10, disable_progbar=True)
         >>> mcmc.run()
         >>> mcmc.get_samples()["x"].shape
-        torch.Size([20, 8])
+        torch.Size([160])
     """
 
     def __init__(self, q: MollifiedExpFamily, num_chains: int = 1) -> None:
@@ -128,7 +130,8 @@ class IndependenceSampler(MCMCKernel):
             raise ValueError(message("model", "have an empty batch shape", tuple(q.batch_shape)))
         self.q = q
         self.num_chains = check_count("num_chains", num_chains)
-        self.transforms: dict[str, Any] = {}
+        self.model = None  # what ArviZ takes observations from: there are none
+        self.transforms = {"x": ChainsFirst(len(q.event_shape))}
         self._source = TorchSource(q.base)
         self._initial_params: Params | None = None
         self._steps_before = 0
@@ -185,9 +188,13 @@ class IndependenceSampler(MCMCKernel):
         return OrderedDict([("acc. prob", f"{float(self.accept_prob.mean()):.3f}")])
 
     def diagnostics(self) -> dict[str, Any]:
-        """Returns the mean acceptance probability after warmup, and the bound on the last states' distance."""
+        """Returns the mean acceptance probability after warmup, and the bound on the last states' distance.
+
+        Pyro's and ArviZ's summaries also look for divergences, of which there are none.
+        """
         bound = total_variation_bound(self.q.bounds, self._steps_before + self._t)
-        return {"acceptance rate": self._sum_rate / max(self._t - self._warmup_steps, 1), "total variation": bound}
+        rate = self._sum_rate / max(self._t - self._warmup_steps, 1)
+        return {"acceptance rate": rate, "total variation": bound, "divergences": []}
 
     def cleanup(self) -> None:
         """Forgets the starts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from pyro.ops.dual_averaging import DualAveraging
 from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_flag, check_number, message
+from pyro_mbde.sampling.collected import ChainsFirst, EverySite
 from pyro_mbde.sampling.model_target import model_target
 from pyro_mbde.sampling.target import Params, Potential, Target
 
@@ -46,8 +48,9 @@ class LockstepRandomWalk(MCMCKernel):
     the step s by dual averaging towards the best acceptance rate, together or each for itself. Afterwards both stay as
     they are, and the chains are independent, given what was learned.
 
-    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``: every parameter has a leading dimension of chains, so
-    samples come out as ``(num_samples, num_chains, ...)``. With ``num_chains=1`` it is a plain random walk.
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples come out as from ``num_chains`` chains:
+    ``get_samples()`` has shape ``(num_chains * num_samples, ...)``, and ``(num_chains, num_samples, ...)`` with
+    ``group_by_chain=True``. With ``num_chains=1`` it is a plain random walk.
 
     Privacy:
         For inference and checks, not for release: trajectories are not covered by a density's guarantee.
@@ -81,8 +84,8 @@ class LockstepRandomWalk(MCMCKernel):
         >>> kernel = LockstepRandomWalk(potential_fn=lambda params: params["x"].square().sum(-1) / 2)
         >>> mcmc = MCMC(kernel, 10, 50, initial_params={"x": torch.randn(100, 2)}, disable_progbar=True)
         >>> mcmc.run()
-        >>> mcmc.get_samples()["x"].shape
-        torch.Size([10, 100, 2])
+        >>> mcmc.get_samples(group_by_chain=True)["x"].shape
+        torch.Size([100, 10, 2])
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class LockstepRandomWalk(MCMCKernel):
             raise TypeError(message("model", "be a Pyro model", model))
         self.model = model
         self.num_chains = check_count("num_chains", num_chains)
-        self.transforms: dict[str, Any] | None = None if potential_fn is None else {}
+        self.transforms: Any = None if potential_fn is None else EverySite()
         self._potential_fn, self._lower_bound_fn = potential_fn, lower_bound_fn
         self._init_step_size = init_step_size
         if init_step_size is not None:
@@ -144,10 +147,10 @@ class LockstepRandomWalk(MCMCKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """Finds starts and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
+        target: Target | None = None
         if self.model is not None:
             target = model_target(self.model, args, kwargs)
             self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
-            self.transforms = {name: _Standardized(target, name).inv for name in target.transforms}
             if self._initial_params is None:
                 self._initial_params = target.starts(self.num_chains)
             else:
@@ -155,6 +158,10 @@ class LockstepRandomWalk(MCMCKernel):
         params = self.initial_params
         self.num_chains = next(iter(params.values())).shape[0]
         self._shapes = {name: value.shape[1:] for name, value in params.items()}
+        self.transforms = {
+            name: ChainsFirst(len(shape), None if target is None else partial(_constrain, target, name))
+            for name, shape in self._shapes.items()
+        }
         flat = self._flatten(params)
         num_dims = flat.shape[1]
         self._energy = self._energy_at(params)
@@ -203,9 +210,9 @@ class LockstepRandomWalk(MCMCKernel):
         return OrderedDict([("step size", f"{step_size:.2e}"), ("acc. prob", f"{rate:.3f}")])
 
     def diagnostics(self) -> dict[str, Any]:
-        """Returns the share of accepted proposals after warmup."""
+        """Returns the share of accepted proposals after warmup, and divergences, of which a random walk has none."""
         num_steps = max(self._t - self._warmup_steps, 1)
-        return {"acceptance rate": self._num_accepted / (num_steps * self.num_chains)}
+        return {"acceptance rate": self._num_accepted / (num_steps * self.num_chains), "divergences": []}
 
     def cleanup(self) -> None:
         """Forgets the starts."""
@@ -297,21 +304,6 @@ class LockstepRandomWalk(MCMCKernel):
                 self._step_size = fresh
 
 
-class _Standardized(torch.distributions.Transform):
-    """From the standardised coordinates of a target's site to the site's own space, for ``MCMC`` to map samples by."""
-
-    bijective = True
-
-    def __init__(self, target: Target, name: str) -> None:
-        self._target, self._name = target, name
-        self.domain = torch.distributions.constraints.real
-        self.codomain = target.supports[name]
-        super().__init__()
-
-    def _call(self, value: Tensor) -> Tensor:
-        constrained: Tensor = self._target.constrain({self._name: value})[self._name]
-        return constrained
-
-    def _inverse(self, value: Tensor) -> Tensor:
-        unconstrained: Tensor = self._target.unconstrain({self._name: value})[self._name]
-        return unconstrained
+def _constrain(target: Target, name: str, values: Tensor) -> Tensor:
+    """Maps parameters of a site to its own space."""
+    return target.constrain({name: values})[name]

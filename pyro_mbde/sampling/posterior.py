@@ -12,12 +12,13 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, with_gradients
 from pyro_mbde.base import prepare_base, reference_draws
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.normalizer import estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
 _LOG_DENSITY_TOLERANCE = 1e-4
+_EXPANDED = "Each row of a batch is a latent of its own: pass the density before it is expanded."
 
 
 def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarantee:
@@ -90,7 +91,7 @@ def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarante
         >>> posterior_guarantee(ratio.mollify(1.0, delta=0.0), num_latents=3)
         Guarantee(epsilon=3.0, delta=0.0, log_ratio_range=3.0)
     """
-    _check_density(q)
+    check_density(q, _EXPANDED)
     total = 2 * check_count("num_latents", num_latents) * q.bounds.width
     return Guarantee(epsilon=total, delta=0.0, log_ratio_range=total)
 
@@ -153,7 +154,7 @@ def exact_posterior(
         >>> private_draws(posterior, 1).shape
         torch.Size([1])
     """
-    _check_density(q)
+    check_density(q, _EXPANDED)
     base = prepare_base(base_posterior)
     if base.event_shape != q.event_shape:
         constraint = f"have the event shape of q, {tuple(q.event_shape)}"
@@ -184,14 +185,6 @@ def exact_posterior(
             density.tilt, density.base, density.bounds, num_draws=num_draws
         )
     return density
-
-
-def _check_density(q: MollifiedExpFamily) -> None:
-    if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
-    if q.batch_shape:
-        remedy = "Each row of a batch is a latent of its own: pass the density before it is expanded."
-        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
 
 
 def _check_likelihood(

@@ -11,7 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_count, check_flag, check_seed, message, seeded, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.sampling.fixed import check_work, fixed_draws, fixed_num_proposals
 from pyro_mbde.sampling.randomness import SystemSource, TorchSource, system_generator
 from pyro_mbde.sampling.rejection import RandomSource, proposal_batch
@@ -102,7 +102,8 @@ def private_draws(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: ``num_draws`` is below 1 or too many for the width of the tilt, or the seed is negative.
+        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1 or too many for the width of the tilt, or the seed
+            is negative.
 
     References:
         Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times tell).
@@ -115,8 +116,7 @@ def private_draws(
         >>> private_draws(q, 3).shape
         torch.Size([3])
     """
-    if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+    check_density(q)
     num_draws = check_private_draws(q, num_draws, constant_time)
     with (
         random_source(q, seed) as source,

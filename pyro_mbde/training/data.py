@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -15,6 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 from pyro_mbde._runtime import message
 from pyro_mbde.base import as_features, feature_dtype, reference_draws
 from pyro_mbde.training.fallback import warn_owner
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
@@ -41,7 +44,7 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
     if isinstance(data, Distribution):
         with torch.no_grad():
             rows = data.sample(torch.Size([num_samples]))
-    elif isinstance(data, pd.DataFrame | pd.Series):
+    elif _is_frame(data):
         rows = _frame_rows(data)
     elif isinstance(data, DataLoader | Dataset):
         rows = _stream_rows(data)
@@ -88,7 +91,15 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     return converted
 
 
+def _is_frame(data: Any) -> bool:
+    """Whether data come from pandas, which takes long to import: who has some has imported it."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame | pandas.Series)
+
+
 def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
+    import pandas as pd
+
     columns = frame.to_frame() if isinstance(frame, pd.Series) else frame
     types = pd.api.types
     wrong = [
