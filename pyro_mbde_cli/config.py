@@ -51,7 +51,7 @@ config_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_read,
-    help="File of options: a table for each command, [[columns]] for the schema. What is given as a flag wins.",
+    help="File of options: a table for each command, [[columns]] for the schema. Flags override it.",
 )
 
 

@@ -39,7 +39,7 @@ from pyro_mbde_cli.shared import (
 @click.option(
     "--variable-time",
     is_flag=True,
-    help="Stop at the first accepted proposal of each draw. Faster, but the time it takes tells of the table.",
+    help="Stop at the first accepted proposal of each draw. Faster, but the time it takes depends on the table.",
 )
 @click.option("--seed", type=click.IntRange(0), hidden=True, help="For tests: rows that must not be handed out.")
 @shared_options
@@ -80,7 +80,7 @@ def release_command(
                 columns=fitted.schema,
                 seed=seed,
                 constant_time=not variable_time,
-                progress=console.progress and not variable_time,  # at the pace of acceptances it tells of the table
+                progress=console.progress and not variable_time,  # its pace is that of acceptances, which depends on the table
             )
         except KeyboardInterrupt:
             console.warn("rows that were charged before the interrupt stay charged: see pyro-mbde budget show.")

@@ -17,6 +17,7 @@ from pyro_mbde._runtime import shown
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.accounts import Account
+from pyro_mbde.privacy.advice import WEAK_EPSILON
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn, readable
 from pyro_mbde.serialization import encode
@@ -27,8 +28,6 @@ CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 _MOST_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
-#: The card calls a promise weak under which that chance may rise to this one.
-_WEAK_CHANCE = 0.9
 
 _PROTECTS = (
     "The whole table. Not one record but every group of records, of any size, everyone in it included: for any two "
@@ -320,7 +319,7 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
         f"How nearly, ε says: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
         f"times as likely, and at least 1/{factor} times{but}.",
     ]
-    if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= _WEAK_CHANCE:
+    if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= likelier(_EXAMPLE_CHANCE, WEAK_EPSILON, 0.0):
         meaning.append("With a factor this large, the promise rules out little: it is a weak one.")
     return meaning
 
