@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -33,15 +34,17 @@ def fixed_seed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def global_state_guard() -> Iterator[None]:
-    """Fails a test that changes a global setting of torch."""
+    """Fails a test that changes a global setting of torch, or leaves figures open."""
 
     def settings() -> dict[str, object]:
+        pyplot = sys.modules.get("matplotlib.pyplot")
         return {
             "validate_args": torch.distributions.Distribution._validate_args,
             "pyro_validation": (pyro.distributions.is_validation_enabled(), pyro.infer.is_validation_enabled()),
             "threads": torch.get_num_threads(),
             "dtype": torch.get_default_dtype(),
             "grad": torch.is_grad_enabled(),
+            "figures": pyplot.get_fignums() if pyplot else [],
         }
 
     before = settings()

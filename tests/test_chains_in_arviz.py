@@ -14,6 +14,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import make_density
+from matplotlib import pyplot
 from pyro import poutine
 from pyro.infer import MCMC, NUTS, Predictive
 
@@ -159,6 +160,7 @@ def test_predictions_and_priors(chains: Chains, wards: Wards) -> None:
             arviz.plot_ppc_dist(data, num_samples=10)
         else:
             arviz.plot_ppc(data, num_pp_samples=10)
+    pyplot.close("all")
 
 
 def test_a_plate_at_dim_minus_two(chains: Chains, wards: Wards) -> None:
