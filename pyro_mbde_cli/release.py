@@ -80,7 +80,7 @@ def release_command(
                 columns=fitted.schema,
                 seed=seed,
                 constant_time=not variable_time,
-                progress=console.progress and not variable_time,  # its pace is that of acceptances, which depends on the table
+                progress=console.progress and not variable_time,  # its pace depends on the table
             )
         except KeyboardInterrupt:
             console.warn("rows that were charged before the interrupt stay charged: see pyro-mbde budget show.")
