@@ -86,7 +86,8 @@ def _release_in_child() -> None:
     _global_state = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_release_in_child)
+if hasattr(os, "register_at_fork"):  # where processes can be forked
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde._runtime import check_number, message, seeded, single_thread, with_gradients
-from pyro_mbde.base import as_features, exact_points, feature_dtype, quasi_draws_with_points
+from pyro_mbde.base import as_features, exact_points, feature_dtype, quasi_draws_with_points, reference_draws
 from pyro_mbde.certificate import (
     ROUNDING_RESERVE,
     SMALLEST_DELTA,
@@ -29,7 +29,8 @@ from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
 from pyro_mbde.sampling.randomness import UnfilledSource, system_generator
-from pyro_mbde.scoring import score_rows
+from pyro_mbde.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
+from pyro_mbde.statistics import aligned, with_public_weights
 from pyro_mbde.tilt import Tilt
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
@@ -116,17 +117,23 @@ class BaseScores:
 
     Args:
         base: public base distribution, as :func:`~pyro_mbde.base.prepare_base` returns it.
-        statistics: c of the density; no longer changed.
+        statistics: c of the density; no longer changed. Networks of this library get layers of aligned sizes
+            (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
         progress: whether to show a progress bar when placing takes more than a second.
+
+    Raises:
+        ValueError: the score of a row depends on its place among other rows, whatever the weights: no certificate can
+            be proved of it.
     """
 
     def __init__(
         self, base: Distribution, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
     ) -> None:
         self._base, self._progress = base, progress
-        self._tilt = Tilt(statistics, natural_params)
         self._dtype = feature_dtype(base)
+        self._tilt = Tilt(aligned(statistics), natural_params)
+        self._check_place()
         self._source = UnfilledSource(base)
         self._bar = tqdm(disable=True)
         # Even draws are made when they are needed, but always the same for a seeded fit.
@@ -143,6 +150,18 @@ class BaseScores:
             self._add_even_draws()
         else:
             self._even, self._log_weights = self._evaluate(finite.points).unsqueeze(0), finite.log_weights
+
+    def _check_place(self) -> None:
+        """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
+        weights = torch.ones_like(self._tilt.natural_params) / len(self._tilt.natural_params)
+        tilt = Tilt(with_public_weights(self._tilt.statistics), weights)
+        example = as_features(reference_draws(self._base)[:1], self._base, self._dtype)
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(CHUNK_ROWS, example.shape[-1], generator=generator).to(example)
+        if depends_on_place(tilt.score, rows):
+            remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
+            found = type(self._tilt.statistics).__name__
+            raise ValueError(message("statistics", "sum a row in the same order at every place", found, remedy))
 
     def _plan_cells(self) -> tuple[int, int]:
         """How many dimensions of the unit cube are cut, and into how many parts each.
@@ -395,14 +414,15 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
     if certificate is None:
         raise ValueError(message("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere."))
     with single_thread(), with_gradients():
-        scores = BaseScores(q.base, q.statistics, q.natural_params, progress=progress)
+        statistics = aligned(q.statistics)
+        scores = BaseScores(q.base, statistics, q.natural_params, progress=progress)
         # A shrunk tilt is in the set for certain.
         proved = q.shrinkage < 1 or scores.certify_at(q.offset, q.bounds, certificate)
         if not proved:
             raise ValueError("q must have a log-normaliser near 0, and none could be proved. Fit the density again.")
         return MollifiedExpFamily(
             q.base,
-            q.statistics,
+            statistics,
             q.natural_params,
             q.log_normalizer,
             offset=q.offset,

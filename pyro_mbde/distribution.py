@@ -138,7 +138,7 @@ class MollifiedExpFamily(TiltedMoments):
         self.certified_on = None if certificate is None else certified_on or self._arithmetic()
         self.guarantee: Guarantee = (
             a_priori_guarantee(self.bounds)
-            if certificate is None or self.certificate_lapse()
+            if certificate is None or (certified_on and self.certificate_lapse())
             else calibrated_guarantee(self.bounds, certificate)
         )
 

@@ -22,9 +22,11 @@ class Moments:
     r"""Mean and variance of a tilted base, computed when first asked for.
 
     Averages over points :math:`x_i` of the base with weights proportional to :math:`p_i e^{f(x_i)}`: all points of a
-    finite base with their probabilities :math:`p_i`, which is exact; elsewhere :math:`2^{14}` quasi-random draws,
-    always the same, which is within about 1% of a standard deviation. A bounded tilt makes no moment exist that the
-    base has not: where the base's is infinite or NaN, so is this one.
+    finite base with their probabilities :math:`p_i`, which is exact; elsewhere :math:`n = 2^{14}` draws, always the
+    same. Quasi-random ones, where the base can be inverted in few dimensions, are within about 1% of a standard
+    deviation of the density. Plain ones have a standard error of up to :math:`e^{R/2}/\sqrt{n}` such deviations, with R
+    the width of the tilt's bounds: 3.5% at R = 3, 9% at R = 5. A bounded tilt does not create moments that the base
+    lacks: where the base's is infinite or NaN, so is this one.
 
     Privacy:
         As sensitive as the table.

@@ -5,13 +5,20 @@ function for every way it is evaluated: float32 sums depend on how many rows are
 reduced-precision products, on the number of threads, on the dtype and on the processor. Weights that cancel make that
 difference as large as the bounds allow. So scores that a certificate rests on, and the tilt by which rows are accepted,
 are computed here and nowhere else: in chunks of one size, with the same settings.
+
+Within a chunk a row can still be summed in another order than its neighbours: routines that multiply matrices treat
+the last columns of a matrix apart, in blocks of rows. Sizes that are multiples of :data:`ALIGNED_SIZE` have no such
+columns, and :func:`depends_on_place` tries it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +28,11 @@ from pyro_mbde._runtime import forked_generators, single_thread
 
 #: Rows in a chunk, always: small enough that one row takes a millisecond, large enough to keep products busy.
 CHUNK_ROWS = 512
+#: Sizes of layers are rounded up to multiples of this where a certificate rests on them: the float32 numbers in the
+#: widest vector registers.
+ALIGNED_SIZE = 16
+#: Places that a row is moved on by, to see whether its score changes: within a register, across registers, far.
+_MOVES = (1, 2, 3, 5, 8, 16, 37)
 #: Relative change of a score that rounding may cause: far above float32's last digit, far below what matters.
 _ROUNDING = 1e-4
 
@@ -70,7 +82,7 @@ def _fixed_settings(device_type: str) -> Iterator[None]:
 
 
 def _flushes_subnormals() -> bool:
-    return float(torch.tensor(1e-40) * 0.5) == 0.0
+    return float(torch.tensor(1e-40, dtype=torch.float32, device="cpu") * 0.5) == 0.0
 
 
 def depends_on_other_rows(score: Callable[[Tensor], Tensor], points: Tensor) -> bool:
@@ -92,13 +104,27 @@ def depends_on_other_rows(score: Callable[[Tensor], Tensor], points: Tensor) -> 
     )
 
 
+def depends_on_place(score: Callable[[Tensor], Tensor], rows: Tensor) -> bool:
+    """Returns whether the score of a row changes, in its last bit or more, with its place in a chunk.
+
+    The order of a sum does not depend on the numbers in it, so one score of unremarkable numbers stands for all of the
+    same sizes.
+
+    Args:
+        score: as for :func:`score_rows`.
+        rows: :data:`CHUNK_ROWS` different values, shape ``(CHUNK_ROWS, *event_shape)``.
+    """
+    scores = score_rows(score, rows)
+    return any(not torch.equal(score_rows(score, rows.roll(move, 0)).roll(-move, 0), scores) for move in _MOVES)
+
+
 class Arithmetic(NamedTuple):
     """What the values of a tilt depend on beside its weights, and the values themselves on fixed public points.
 
     Attributes:
         dtype: of the density.
         device: type of its device.
-        processor: the processor's vector instructions, or the name of the GPU.
+        processor: name of the processor and its vector instructions, or the name of the GPU.
         pytorch: version of PyTorch.
         values: SHA-256 of the tilt's values. Private, as they are; equal where the function is.
     """
@@ -118,9 +144,8 @@ class Arithmetic(NamedTuple):
             points: fixed public points, shape ``(n, *event_shape)``.
             dtype: of the density.
         """
-        capability: Any = torch.backends.cpu.get_cpu_capability
         device = points.device
-        processor = torch.cuda.get_device_name(device) if device.type == "cuda" else capability()
+        processor = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
         values = hashlib.sha256(score_rows(score, points).cpu().numpy().astype("<f8").tobytes()).hexdigest()
         return cls(str(dtype).removeprefix("torch."), device.type, str(processor), str(torch.__version__), values)
 
@@ -135,3 +160,14 @@ class Arithmetic(NamedTuple):
         if not changed and self.values != other.values:
             return "other values of the same networks"
         return ", ".join(changed)
+
+
+@cache
+def _processor() -> str:
+    capability: Any = torch.backends.cpu.get_cpu_capability
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # on Linux alone
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{(names or [platform.processor()])[0]} {capability()}".strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from pyro_mbde._runtime import check_choice, check_count, check_number, message, seeded
 from pyro_mbde.base import Spread
+from pyro_mbde.scoring import ALIGNED_SIZE
 
 LINKS = ("clamp", "tanh")
 #: Natural parameter of a density that is projected from a learned log-ratio, which may reach this times log 2.
@@ -238,6 +240,33 @@ class BoundedClassifiers(nn.Module):
         """Returns the statistics c, shape ``(..., T)``, in [-log 2, log 2], never NaN."""
         return bound_logits(self.logits(value), self.link)
 
+    def aligned(self) -> BoundedClassifiers:
+        """Returns the same function in layers whose sizes are multiples of :data:`~pyro_mbde.scoring.ALIGNED_SIZE`.
+
+        Units and frequencies that are added have weights of 0. In such layers the order in which a row is summed does
+        not depend on its place among others.
+        """
+        added = [-size % ALIGNED_SIZE for size in self.hidden_sizes]
+        more_frequencies = -self.num_frequencies % ALIGNED_SIZE
+        if not any([*added, more_frequencies]):
+            return self
+        state = dict(self.state_dict())
+        pad = nn.functional.pad
+        state["frequencies"] = pad(state["frequencies"], (0, more_frequencies))
+        # Rows of the first layer: the coordinates, sines, cosines.
+        parts = state["weights.0"].split([self.in_features, self.num_frequencies, self.num_frequencies], 1)
+        state["weights.0"] = torch.cat([parts[0], *(pad(part, (0, 0, 0, more_frequencies)) for part in parts[1:])], 1)
+        for layer, more in enumerate(added):
+            state[f"weights.{layer}"] = pad(state[f"weights.{layer}"], (0, more))
+            state[f"biases.{layer}"] = pad(state[f"biases.{layer}"], (0, more))
+            state[f"weights.{layer + 1}"] = pad(state[f"weights.{layer + 1}"], (0, 0, 0, more))
+        config = {
+            **self.config(),
+            "hidden_sizes": [size + more for size, more in zip(self.hidden_sizes, added, strict=True)],
+            "num_frequencies": self.num_frequencies + more_frequencies,
+        }
+        return type(self).from_state(config, state).train(self.training)
+
     @classmethod
     def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
         """Returns classifiers of one architecture and spread as a single module, in their order.
@@ -325,6 +354,10 @@ class ClippedRatio(nn.Module):
         """Returns the statistic c, shape ``(..., 1)``."""
         return bound_logits((mean_logit(self.networks, value).unsqueeze(-1) - self.shift) / self.theta, "clamp")
 
+    def aligned(self) -> ClippedRatio:
+        """Returns the same function on networks as of :meth:`BoundedClassifiers.aligned`."""
+        return type(self)(self.networks.aligned(), self.shift, self.theta).train(self.training)
+
     def config(self) -> dict[str, Any]:
         """Returns the constructor's arguments (but the networks' weights) as a plain dict."""
         return {"networks": self.networks.config(), "shift": self.shift, "theta": self.theta}
@@ -349,6 +382,26 @@ _KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
 def is_own(statistics: nn.Module) -> bool:
     """Whether statistics are of a class of this library's, each row by itself."""
     return type(statistics) in _KINDS.values()
+
+
+def aligned(statistics: nn.Module) -> nn.Module:
+    """Returns the same statistics in layers of aligned sizes, if they are of a class of this library's."""
+    return cast("BoundedClassifiers | ClippedRatio", statistics).aligned() if is_own(statistics) else statistics
+
+
+def with_public_weights(statistics: nn.Module) -> nn.Module:
+    """Returns a copy of a module in which random numbers, always the same, stand in for all that was fitted.
+
+    Matrices have entries of the size that keeps their products near 1, vectors entries in [1/2, 3/2).
+    """
+    public = copy.deepcopy(statistics).requires_grad_(False).eval()
+    generator = torch.Generator().manual_seed(0)
+    for tensor in (*public.parameters(), *public.buffers()):
+        if tensor.is_floating_point() and tensor.dim() < 2:
+            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
+        elif tensor.is_floating_point():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator) / math.sqrt(max(*tensor.shape[-2:], 1)))
+    return public
 
 
 def describe_statistics(statistics: nn.Module) -> dict[str, Any]:

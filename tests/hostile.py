@@ -29,3 +29,11 @@ def cancelling(sign: float) -> BoundedClassifiers:
                 inner[0, 0, unit], bias[0, 0, unit] = 1e6, -1e6 * edge
                 outer[0, unit, 0] = sign * weight
     return networks
+
+
+def cancel_in_last_layer(networks: BoundedClassifiers) -> None:
+    """Makes two units of the last hidden layer alike, with huge opposite weights: what is left of them is rounding."""
+    inner, outer = networks.weights[-2], networks.weights[-1]
+    with torch.no_grad():
+        inner[..., 1], networks.biases[-2][..., 1] = inner[..., 0], networks.biases[-2][..., 0]
+        outer[:, 0], outer[:, 1] = 1e9, -1e9

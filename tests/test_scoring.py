@@ -14,7 +14,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, make_density, normal
-from hostile import cancelling
+from hostile import cancel_in_last_layer, cancelling
 from torch import Tensor, nn
 
 from pyro_mbde import (
@@ -27,6 +27,7 @@ from pyro_mbde import (
     recertify,
     release,
 )
+from pyro_mbde.calibration import BaseScores
 from pyro_mbde.mollifier import a_priori_guarantee
 from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
 from pyro_mbde.training.density_ratio import LogRatio
@@ -86,17 +87,66 @@ def test_the_same_bits_whatever_comes_beside_a_row(size: int, settings: str) -> 
         assert torch.equal(score_rows(ratio.log_ratio, rows.flip(0)[:size]), expected.flip(0)[:size])
 
 
-def test_settings_are_put_back() -> None:
+#: Of inputs and hidden layers: sizes of which a product has columns left over beside whole vector registers, and one
+#: that has none.
+SIZES = [(1, (32, 7)), (8, (32, 7)), (8, (10,)), (8, (5,)), (8, (7, 13)), (3, (25, 25, 25)), (8, (64,))]
+
+
+def spread_over_places(score: Callable[[Tensor], Tensor], rows: Tensor) -> float:
+    """The largest difference between the scores of one row at several places of a chunk."""
+    places = torch.stack([score_rows(score, rows.roll(move, 0)).roll(-move, 0) for move in range(17)])
+    return float((places.max(0).values - places.min(0).values).max())
+
+
+@pytest.mark.parametrize("num_frequencies", [0, 7])
+@pytest.mark.parametrize(("num_features", "hidden_sizes"), SIZES)
+def test_a_row_has_one_score_at_every_place_of_a_chunk(
+    num_features: int, hidden_sizes: tuple[int, ...], num_frequencies: int
+) -> None:
+    """Attack: few draws are scored at the first places of a chunk, those of a certificate at all of them."""
+    networks = BoundedClassifiers(1, num_features, hidden_sizes=hidden_sizes, num_frequencies=num_frequencies)
+    cancel_in_last_layer(networks)
+    q = LogRatio(normal(num_features), networks, progress=False).mollify(0.5, skew=0.5)
+    assert q.certificate is not None
+    assert spread_over_places(q.tilt, torch.randn(CHUNK_ROWS, num_features)) == 0
+
+
+def test_the_attack_by_place_works_on_layers_that_are_not_aligned() -> None:
+    """Else the test above could not fail. The order of sums is the processor's: one of these must be torn apart."""
+    spreads = []
+    for num_features, hidden_sizes in SIZES:
+        networks = BoundedClassifiers(1, num_features, hidden_sizes=hidden_sizes)
+        cancel_in_last_layer(networks)
+        q = MollifiedExpFamily(normal(num_features), networks, torch.tensor([0.25]), 0.0)
+        spreads.append(spread_over_places(q.tilt, torch.randn(CHUNK_ROWS, num_features)))
+    assert max(spreads) > 0.1
+
+
+def test_statistics_that_depend_on_the_place_of_a_row_get_no_certificate() -> None:
+    class ByPlace(nn.Module):
+        """Within the rounding that a sum over a row may have."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            return 0.1 * value[..., :1].tanh() + 1e-7 * (torch.arange(len(value)) % 4).unsqueeze(-1)
+
+    with pytest.raises(ValueError, match=r"in the same order at every place, .*'ByPlace'. Make the sizes .* delta=0"):
+        BaseScores(normal(2), ByPlace(), torch.ones(1), progress=False)
+    MollifiedExpFamily(normal(2), ByPlace(), torch.ones(1), 0.0)  # a priori it does not matter
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_settings_are_put_back(dtype: torch.dtype) -> None:
     def settings() -> tuple[object, ...]:
         return (
             torch.get_num_threads(),
             torch.is_autocast_enabled("cpu"),
             torch.backends.mkldnn.enabled,
-            float(torch.tensor(1e-40) * 0.5),
+            float(torch.tensor(1e-40, dtype=torch.float32) * 0.5),
             torch.is_grad_enabled(),
         )
 
-    with two_threads(), flushed(), torch.autocast("cpu"):
+    default = set_and_restored(torch.get_default_dtype, torch.set_default_dtype, dtype)
+    with default, two_threads(), flushed(), torch.autocast("cpu"):
         before, state = settings(), torch.get_rng_state()
 
         def fail(rows: Tensor) -> Tensor:

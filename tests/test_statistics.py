@@ -29,6 +29,22 @@ def test_shapes(shape: tuple[int, ...], num_frequencies: int) -> None:
     assert classifiers(torch.randn(shape)).shape == (*shape[:-1], 4)
 
 
+@pytest.mark.parametrize("num_frequencies", [0, 3, 16])
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_aligned_layers_are_the_same_function(activation: str, num_frequencies: int) -> None:
+    networks = BoundedClassifiers(
+        2, 3, hidden_sizes=(5, 16, 33), activation=activation, num_frequencies=num_frequencies
+    ).double()
+    value = torch.randn(50, 3, dtype=torch.float64)
+    aligned = networks.aligned()
+    assert aligned.hidden_sizes == (16, 16, 48)
+    assert aligned.num_frequencies in (0, 16)
+    torch.testing.assert_close(aligned.logits(value), networks.logits(value), rtol=1e-12, atol=1e-12)
+    assert aligned.aligned() is aligned
+    ratio = ClippedRatio(networks, 0.5, 2.0)
+    torch.testing.assert_close(ratio.aligned()(value), ratio(value), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_against_plain_layers(link: str, activation: str) -> None:

@@ -230,7 +230,7 @@ def _describe_draws(
     else:
         randomness = (
             "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
-            "whose whole state the system fills again before half of it is used"
+            "whose whole state the system fills again before half of it is used, at least for every row"
         )
     described: dict[str, Any] = {"fixed_work": num_steps is not None or constant_time}
     if num_steps is not None:

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,8 +88,8 @@ class SystemSource(TorchSource):
     """Randomness from the operating system's cryptographic generator; to be used inside :func:`system_generator`.
 
     Torch's samplers, for bases without an inverse, use its Mersenne Twister. The system fills all of its 19,968 bits
-    again before it has given half as many on average: what it gave never determines its state, and is almost always
-    the system's own bits in another order.
+    again before it has given half as many on average, or for every row where one row takes more: what a row gave away
+    never determines another row.
 
     Args:
         base: the base distribution.
@@ -170,5 +171,7 @@ def _fill_generators() -> None:
         raise RuntimeError("torch must keep a generator of 5,056 bytes for private draws. Use a version tested here.")
     words = np.frombuffer(os.urandom(4 * _NUM_WORDS), dtype=np.uint32).astype(np.uint64)
     state[_WORDS] = words.tobytes()
-    torch.cuda.manual_seed_all(secrets.randbits(63))
+    cuda: Any = torch.cuda  # torch leaves it unannotated
+    if cuda.is_initialized():
+        cuda.manual_seed_all(secrets.randbits(63))
     torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))
