@@ -29,8 +29,8 @@ from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
 from pyro_mbde.sampling.randomness import UnfilledSource, system_generator
-from pyro_mbde.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
-from pyro_mbde.statistics import aligned, with_public_weights
+from pyro_mbde.scoring import ALIGNED_SIZE, depends_on_place, public_rows, score_rows
+from pyro_mbde.statistics import aligned
 from pyro_mbde.tilt import Tilt
 
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
@@ -153,12 +153,8 @@ class BaseScores:
 
     def _check_place(self) -> None:
         """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
-        weights = torch.ones_like(self._tilt.natural_params) / len(self._tilt.natural_params)
-        tilt = Tilt(with_public_weights(self._tilt.statistics), weights)
         example = as_features(reference_draws(self._base)[:1], self._base, self._dtype)
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randn(CHUNK_ROWS, example.shape[-1], generator=generator).to(example)
-        if depends_on_place(tilt.score, rows):
+        if depends_on_place(self._tilt.with_public_weights().score, public_rows(example)):
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(self._tilt.statistics).__name__
             raise ValueError(message("statistics", "sum a row in the same order at every place", found, remedy))
@@ -243,7 +239,7 @@ class BaseScores:
                     return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
             finally:
                 self._even, self._even_cells, self._log_weights = kept
-        shrinkage = min(-bounds.low, bounds.high) / bounds.width
+        shrinkage = _certain_shrinkage(bounds)
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
 
     def _pool(self, blocks: list[tuple[Tensor, Tensor]], shift: float, bounds: Bounds) -> None:
@@ -378,6 +374,11 @@ class BaseScores:
         return torch.cat(scores)
 
 
+def _certain_shrinkage(bounds: Bounds) -> float:
+    """The largest shrinkage with which a tilt is in the set [lo, hi] whatever its log-normaliser."""
+    return min(-bounds.low, bounds.high) / bounds.width
+
+
 def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:
     r"""Proves the certificate of a density again, for the function that draws are accepted by here.
 
@@ -413,12 +414,15 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
     certificate = q.certificate
     if certificate is None:
         raise ValueError(message("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere."))
+    provable = certificate.tolerance > ROUNDING_RESERVE and certificate.delta >= SMALLEST_DELTA
+    if not provable and exact_points(q.base) is None:
+        remedy = f"It needs a tolerance above {ROUNDING_RESERVE:g} and a delta of at least {SMALLEST_DELTA:g}."
+        raise ValueError(message("q", "have a certificate that draws can prove", certificate, remedy))
     with single_thread(), with_gradients():
         statistics = aligned(q.statistics)
         scores = BaseScores(q.base, statistics, q.natural_params, progress=progress)
-        # A shrunk tilt is in the set for certain.
-        proved = q.shrinkage < 1 or scores.certify_at(q.offset, q.bounds, certificate)
-        if not proved:
+        certain = q.shrinkage <= _certain_shrinkage(q.bounds)
+        if not certain and not (q.shrinkage == 1 and scores.certify_at(q.offset, q.bounds, certificate)):
             raise ValueError("q must have a log-normaliser near 0, and none could be proved. Fit the density again.")
         return MollifiedExpFamily(
             q.base,
@@ -429,4 +433,5 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
             shrinkage=q.shrinkage,
             bounds=q.bounds,
             certificate=certificate,
+            validate_args=q._validate_args,
         ).expand(q.batch_shape)

@@ -26,7 +26,7 @@ from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.randomness import TorchSource
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
-from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows
+from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, public_rows, score_rows
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.statistics import is_own
 from pyro_mbde.tilt import Tilt
@@ -135,12 +135,16 @@ class MollifiedExpFamily(TiltedMoments):
         if not is_own(statistics) and depends_on_other_rows(self.tilt, reference_draws(self.base)[:CHUNK_ROWS]):
             remedy = "Compute each row by itself: no average, sort or normalisation over a batch."
             raise ValueError(f"statistics must not look across rows, got {type(statistics).__name__}. {remedy}")
-        self.certified_on = None if certificate is None else certified_on or self._arithmetic()
-        self.guarantee: Guarantee = (
-            a_priori_guarantee(self.bounds)
-            if certificate is None or (certified_on and self.certificate_lapse())
-            else calibrated_guarantee(self.bounds, certificate)
-        )
+        self.certified_on: Arithmetic | None = None
+        self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
+        if certificate is not None:
+            here = self._arithmetic()
+            self.certified_on = certified_on or here
+            if not here.difference(self.certified_on):
+                if here.values != self.certified_on.values:
+                    text = "certified_on must be of this density, got that of other networks or other claims."
+                    raise ValueError(text)
+                self.guarantee = calibrated_guarantee(self.bounds, certificate)
 
     @classmethod
     def normalized(
@@ -207,14 +211,29 @@ class MollifiedExpFamily(TiltedMoments):
         return self.guarantee.epsilon
 
     def certificate_lapse(self) -> str:
-        """Says why the certificate does not hold for the function that draws are accepted by; empty where it does.
+        """Says why the certificate does not hold in this arithmetic; empty where it does.
 
         A certificate is proved of one function, to the last bit: in one dtype, on one kind of device and processor, by
-        one version of PyTorch, with the networks as they were (:class:`~pyro_mbde.scoring.Arithmetic`). Elsewhere
-        :attr:`guarantee` is the a-priori one, and :func:`~pyro_mbde.calibration.recertify` proves a new certificate.
+        one version of PyTorch (:class:`~pyro_mbde.scoring.Arithmetic`). Elsewhere :attr:`guarantee` is the a-priori
+        one, and :func:`~pyro_mbde.calibration.recertify` proves a new certificate.
+
+        Privacy:
+            Public: nothing that was fitted enters.
         """
         certified_on = self.certified_on
         return "" if certified_on is None else self._arithmetic().difference(certified_on)
+
+    def certificate_mismatch(self) -> str:
+        """Says why the certificate is not of the function that draws are accepted by; empty where it is.
+
+        That is :meth:`certificate_lapse`, or networks that were changed in place. For the owner alone.
+        """
+        certified_on = self.certified_on
+        if certified_on is None:
+            return ""
+        here = self._arithmetic()
+        changed = "" if here.values == certified_on.values else "other values of its networks"
+        return here.difference(certified_on) or changed
 
     def confirm_guarantee(self) -> None:
         """Raises if :attr:`guarantee` rests on a certificate of another function than the one draws are accepted by.
@@ -222,14 +241,17 @@ class MollifiedExpFamily(TiltedMoments):
         Raises:
             ValueError: it does: the networks were changed in place, or the density was unpickled on another machine.
         """
-        lapse = "" if self.guarantee == a_priori_guarantee(self.bounds) else self.certificate_lapse()
-        if lapse:
+        mismatch = "" if self.guarantee == a_priori_guarantee(self.bounds) else self.certificate_mismatch()
+        if mismatch:
             remedy = "Load it from its file, or prove a new certificate with pyro_mbde.recertify(q)."
-            raise ValueError(f"q must be the function that its certificate was proved for, got {lapse}. {remedy}")
+            raise ValueError(f"q must be the function that its certificate was proved for, got {mismatch}. {remedy}")
 
     def _arithmetic(self) -> Arithmetic:
         with torch.inference_mode(False):
-            return Arithmetic.of(self.tilt, reference_draws(self.base)[:CHUNK_ROWS], self.dtype)
+            rows = reference_draws(self.base)[:CHUNK_ROWS]
+            results = score_rows(self._tilt.with_public_weights().score, public_rows(self._features(rows[:1])))
+            claim = repr((self.bounds, self.certificate, self.log_normalizer))
+            return Arithmetic.here(self.dtype, self.device, results, score_rows(self.tilt, rows), claim)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -118,48 +118,67 @@ def depends_on_place(score: Callable[[Tensor], Tensor], rows: Tensor) -> bool:
     return any(not torch.equal(score_rows(score, rows.roll(move, 0)).roll(-move, 0), scores) for move in _MOVES)
 
 
+def public_rows(like: Tensor) -> Tensor:
+    """Returns normal features, always the same, shape ``(CHUNK_ROWS, d)``.
+
+    Args:
+        like: features of a row, shape ``(..., d)``.
+    """
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(CHUNK_ROWS, like.shape[-1], generator=generator).to(like)
+
+
 class Arithmetic(NamedTuple):
-    """What the values of a tilt depend on beside its weights, and the values themselves on fixed public points.
+    """What the values of a tilt depend on beside its weights, and what they are.
+
+    Whether a certificate holds must not depend on the table, so it is compared by the public fields alone: settings,
+    and the results of a network of the same architecture with public weights.
 
     Attributes:
         dtype: of the density.
         device: type of its device.
         processor: name of the processor and its vector instructions, or the name of the GPU.
         pytorch: version of PyTorch.
-        values: SHA-256 of the tilt's values. Private, as they are; equal where the function is.
+        results: SHA-256 of what public weights give in the same layers.
+        values: SHA-256 of the tilt's values and of what is claimed of it. Private; equal where the function is.
     """
 
     dtype: str
     device: str
     processor: str
     pytorch: str
+    results: str
     values: str
 
     @classmethod
-    def of(cls, score: Callable[[Tensor], Tensor], points: Tensor, dtype: torch.dtype) -> Arithmetic:
-        """Returns what the values of ``score`` depend on here and now.
+    def here(cls, dtype: torch.dtype, device: torch.device, results: Tensor, values: Tensor, claim: str) -> Arithmetic:
+        """Returns the settings of this process, with hashes of what was computed in it.
 
         Args:
-            score: as for :func:`score_rows`.
-            points: fixed public points, shape ``(n, *event_shape)``.
             dtype: of the density.
+            device: of the density.
+            results: scores of public weights.
+            values: of the tilt, on fixed points.
+            claim: what is claimed of the tilt.
         """
-        device = points.device
         processor = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-        values = hashlib.sha256(score_rows(score, points).cpu().numpy().astype("<f8").tobytes()).hexdigest()
-        return cls(str(dtype).removeprefix("torch."), device.type, str(processor), str(torch.__version__), values)
+        settings = str(dtype).removeprefix("torch."), device.type, str(processor), str(torch.__version__)
+        return cls(*settings, _digest(results), _digest(values, claim))
 
     def difference(self, other: Arithmetic) -> str:
-        """Says in what the settings differ, public words; empty where they do not."""
-        names = self._fields[:-1]
+        """Says in what the arithmetic differs, in public words; empty where it does not."""
         changed = [
-            f"{name} {mine} in place of {theirs}"
-            for name, mine, theirs in zip(names, self, other, strict=False)
-            if mine != theirs
+            f"{name} {getattr(self, name)} in place of {getattr(other, name)}"
+            for name in ("dtype", "device", "processor", "pytorch")
+            if getattr(self, name) != getattr(other, name)
         ]
-        if not changed and self.values != other.values:
-            return "other values of the same networks"
+        if not changed and self.results != other.results:
+            return "other results of the same arithmetic"
         return ", ".join(changed)
+
+
+def _digest(values: Tensor, claim: str = "") -> str:
+    return hashlib.sha256(values.cpu().numpy().astype("<f8").tobytes() + claim.encode()).hexdigest()
 
 
 @cache

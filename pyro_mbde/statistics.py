@@ -380,8 +380,8 @@ _KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
 
 
 def is_own(statistics: nn.Module) -> bool:
-    """Whether statistics are of a class of this library's, each row by itself."""
-    return type(statistics) in _KINDS.values()
+    """Whether statistics are of a class of this library's, each row by itself; a subclass may do anything."""
+    return type(statistics.networks if type(statistics) is ClippedRatio else statistics) is BoundedClassifiers
 
 
 def aligned(statistics: nn.Module) -> nn.Module:

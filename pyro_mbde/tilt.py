@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor
 from pyro_mbde._runtime import check_number, message, with_gradients
 from pyro_mbde.mollifier import LOG_2, Bounds, tilt_bounds
 from pyro_mbde.projection import clip_score
+from pyro_mbde.statistics import with_public_weights
 
 
 class Tilt:
@@ -76,10 +77,15 @@ class Tilt:
         inputs = features.clone()
         statistics: Tensor = self.statistics(inputs)
         if type(statistics) is not type(inputs) or torch.is_complex(statistics):
-            # A subclass of Tensor could take the clamp over.
+            # A subclass of Tensor could override clamp.
             kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
             raise TypeError(message("statistics", "return a real torch.Tensor", kind))
         return statistics
+
+    def with_public_weights(self) -> Tilt:
+        """Returns a tilt of the same layers in which public numbers stand in for all that was fitted."""
+        weights = torch.full_like(self.natural_params, 1 / len(self.natural_params))
+        return Tilt(with_public_weights(self.statistics), weights, device=weights.device)
 
     def score(self, features: Tensor) -> Tensor:
         """Returns <theta, c>, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""

@@ -28,8 +28,9 @@ from pyro_mbde import (
     release,
 )
 from pyro_mbde.calibration import BaseScores
-from pyro_mbde.mollifier import a_priori_guarantee
+from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee
 from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
+from pyro_mbde.statistics import ClippedRatio
 from pyro_mbde.training.density_ratio import LogRatio
 
 LINE = normal(1)
@@ -245,6 +246,42 @@ def test_a_new_certificate(calibrated: MollifiedExpFamily) -> None:
         recertify(normal(2))  # type: ignore[arg-type]
 
 
+def test_no_new_certificate_for_a_tilt_that_is_shrunk_by_too_little() -> None:
+    """Attack: what is shrunk as far as the bounds ask for needs no proof; what is shrunk by less does."""
+    score = torch.tensor([0.5 / math.log(2)], dtype=torch.float64)
+    for shrinkage in (0.9999, 0.51):
+        q = MollifiedExpFamily(
+            LINE,
+            BoundedClassifiers(1, 1),
+            score,
+            0.0,
+            bounds=Bounds(-0.5, 0.5),
+            shrinkage=shrinkage,
+            certificate=Certificate(1e-3, 1e-9),
+        )
+        with pytest.raises(ValueError, match="could be proved|was found"):
+            recertify(q, progress=False)
+    certain = MollifiedExpFamily(
+        LINE,
+        BoundedClassifiers(1, 1),
+        score,
+        0.0,
+        bounds=Bounds(-0.5, 0.5),
+        shrinkage=0.5,
+        certificate=Certificate(1e-3, 1e-9),
+    )
+    assert recertify(certain, progress=False).guarantee == certain.guarantee
+
+
+@pytest.mark.parametrize("certificate", [Certificate(0.0, 1e-9), Certificate(1e-3, 0.0)])
+def test_no_new_certificate_where_draws_can_prove_none(certificate: Certificate) -> None:
+    q = MollifiedExpFamily(
+        LINE, BoundedClassifiers(1, 1), torch.ones(1), 0.0, bounds=Bounds(-0.5, 0.5), certificate=certificate
+    )
+    with pytest.raises(ValueError, match="q must have a certificate that draws can prove"):
+        recertify(q)
+
+
 def test_no_new_certificate_for_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: what float32 cancels float64 keeps, so that the certificate does not carry over."""
     monkeypatch.setattr(calibration, "_SECOND", 2**18)
@@ -272,7 +309,7 @@ class TestFiles:
             ({"pytorch": "2.4.0"}, "pytorch .* in place of 2.4.0"),
             ({"device": "cuda"}, "device cpu in place of cuda"),
             ({"processor": "NEON"}, "processor .* in place of NEON"),
-            ({"values": "0" * 64}, "other values of the same networks"),
+            ({"results": "0" * 64}, "other results of the same arithmetic"),
         ],
     )
     def test_what_was_certified_elsewhere_has_the_a_priori_guarantee(
@@ -286,6 +323,33 @@ class TestFiles:
             loaded = MollifiedExpFamily.load(path)
         assert loaded.guarantee == a_priori_guarantee(calibrated.bounds)
         assert loaded.fingerprint == calibrated.fingerprint
+
+    def test_values_of_other_networks_are_damage(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
+        """They differ for some tables alone, and so must not decide what a draw costs."""
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        self.change(path, values="0" * 64)
+        with pytest.raises(ValueError, match="undamaged"):
+            MollifiedExpFamily.load(path)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"certificate": [0.0, 1e-9]},
+            {"certificate": [0.0016, 0.0]},
+            {"log_normalizer": [0.2, 0.0]},
+            {"shrinkage": 0.9999},
+            {"offset": 5.0},
+        ],
+    )
+    def test_claims_that_were_edited_are_not_believed(
+        self, calibrated: MollifiedExpFamily, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        torch.save(torch.load(path) | changes, path)
+        with pytest.raises(ValueError, match="undamaged"):
+            MollifiedExpFamily.load(path)
 
     def test_files_of_earlier_versions(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
         """They do not say what they were certified on; a-priori ones need not."""
@@ -355,6 +419,20 @@ def test_statistics_across_rows_are_refused(kind: str) -> None:
         MollifiedExpFamily(normal(2), OverTheBatch(kind), torch.tensor([0.5]), 0.0)
 
 
+@pytest.mark.parametrize("wrap", [lambda networks: networks, ClippedRatio])
+def test_a_subclass_is_tried_as_any_other_module(wrap: Callable[[BoundedClassifiers], nn.Module]) -> None:
+    """Attack: a class of this library's in all but one method."""
+
+    class Padded(BoundedClassifiers):
+        def logits(self, value: Tensor) -> Tensor:
+            first = value[..., :1]
+            padded = len(first) == 1 or bool((first == first[0]).sum() > 1)  # as a chunk with a few rows is
+            return 50.0 * (first - 1).sign() if padded else torch.zeros_like(first)
+
+    with pytest.raises(ValueError, match="statistics must not look across rows, got"):
+        MollifiedExpFamily(LINE, wrap(Padded(1, 1)), torch.tensor([0.5]), 0.0)
+
+
 def test_statistics_of_single_rows_are_not() -> None:
     MollifiedExpFamily(normal(2), OverTheBatch("none"), torch.tensor([0.5]), 0.0)
     normalised = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1))
@@ -372,10 +450,11 @@ def test_arithmetic_is_the_same_for_the_same_density(name: str) -> None:
 
 
 def test_difference_names_all_that_differs() -> None:
-    here = Arithmetic("float32", "cpu", "AVX2", "2.13.0", "a")
-    other = here._replace(dtype="float64", pytorch="2.9.0", values="b")
+    here = Arithmetic("float32", "cpu", "AVX2", "2.13.0", "a", "x")
+    other = here._replace(dtype="float64", pytorch="2.9.0", results="b")
     assert here.difference(other) == "dtype float32 in place of float64, pytorch 2.13.0 in place of 2.9.0"
-    assert here.difference(here._replace(values="b")) == "other values of the same networks"
+    assert here.difference(here._replace(results="b")) == "other results of the same arithmetic"
+    assert not here.difference(here._replace(values="y"))  # private: it must not decide what a draw costs
 
 
 def test_threads_take_turns_and_put_settings_back() -> None:

@@ -83,9 +83,9 @@ def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
     if not isinstance(density, MollifiedExpFamily):
         return findings
     bounds, certificate = density.bounds, density.certificate
-    lapse = density.certificate_lapse()
-    if lapse and guarantee.epsilon < a_priori_guarantee(bounds).epsilon:
-        text = f"the certificate of {name} was proved for another function than the draws follow: {lapse}"
+    mismatch = density.certificate_mismatch()
+    if mismatch and guarantee.epsilon < a_priori_guarantee(bounds).epsilon:
+        text = f"the certificate of {name} was proved for another function than the draws follow: {mismatch}"
         findings.append(Finding("certificate", FAULT, text, guarantee.epsilon))
     implied = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
     # With a certificate both forms hold: the a-priori one needs no delta.
