@@ -29,7 +29,7 @@ from pyro_mbde.mollifier import Bounds, Certificate, check_skew, skewed_bounds
 from pyro_mbde.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 from pyro_mbde.projection import clip_score, project, project_a_priori
 from pyro_mbde.sampling.randomness import UnfilledSource, system_generator
-from pyro_mbde.scoring import ALIGNED_SIZE, depends_on_place, public_rows, score_rows
+from pyro_mbde.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
 from pyro_mbde.statistics import aligned
 from pyro_mbde.tilt import Tilt
 
@@ -153,8 +153,8 @@ class BaseScores:
 
     def _check_place(self) -> None:
         """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
-        example = as_features(reference_draws(self._base)[:1], self._base, self._dtype)
-        if depends_on_place(self._tilt.with_public_weights().score, public_rows(example)):
+        rows = as_features(reference_draws(self._base)[:CHUNK_ROWS], self._base, self._dtype)
+        if depends_on_place(self._tilt.with_public_weights().score, rows):
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(self._tilt.statistics).__name__
             raise ValueError(message("statistics", "sum a row in the same order at every place", found, remedy))

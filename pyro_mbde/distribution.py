@@ -26,7 +26,7 @@ from pyro_mbde.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.randomness import TorchSource
 from pyro_mbde.sampling.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
-from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, public_rows, score_rows
+from pyro_mbde.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.statistics import is_own
 from pyro_mbde.tilt import Tilt
@@ -249,7 +249,7 @@ class MollifiedExpFamily(TiltedMoments):
     def _arithmetic(self) -> Arithmetic:
         with torch.inference_mode(False):
             rows = reference_draws(self.base)[:CHUNK_ROWS]
-            results = score_rows(self._tilt.with_public_weights().score, public_rows(self._features(rows[:1])))
+            results = score_rows(self._tilt.with_public_weights().score, self._features(rows))
             claim = repr((self.bounds, self.certificate, self.log_normalizer))
             return Arithmetic.here(self.dtype, self.device, results, score_rows(self.tilt, rows), claim)
 

@@ -112,20 +112,10 @@ def depends_on_place(score: Callable[[Tensor], Tensor], rows: Tensor) -> bool:
 
     Args:
         score: as for :func:`score_rows`.
-        rows: :data:`CHUNK_ROWS` different values, shape ``(CHUNK_ROWS, *event_shape)``.
+        rows: :data:`CHUNK_ROWS` values, not all the same, shape ``(CHUNK_ROWS, *event_shape)``.
     """
     scores = score_rows(score, rows)
     return any(not torch.equal(score_rows(score, rows.roll(move, 0)).roll(-move, 0), scores) for move in _MOVES)
-
-
-def public_rows(like: Tensor) -> Tensor:
-    """Returns normal features, always the same, shape ``(CHUNK_ROWS, d)``.
-
-    Args:
-        like: features of a row, shape ``(..., d)``.
-    """
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(CHUNK_ROWS, like.shape[-1], generator=generator).to(like)
 
 
 class Arithmetic(NamedTuple):
