@@ -94,7 +94,7 @@ def normal_name(name: str) -> str:
 
 
 def look_alike(one: str, other: str) -> bool:
-    r"""Returns whether two names look alike: they differ only in letter case, look-alike or invisible characters.
+    r"""Whether two names look alike: they differ only in letter case, look-alike characters or invisible characters.
 
     Args:
         one: a name.

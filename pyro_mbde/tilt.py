@@ -76,7 +76,7 @@ class Tilt:
         inputs = features.clone()
         statistics: Tensor = self.statistics(inputs)
         if type(statistics) is not type(inputs) or torch.is_complex(statistics):
-            # A subclass of Tensor could take the clamp over.
+            # A subclass of Tensor could override clamp.
             kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
             raise TypeError(message("statistics", "return a real torch.Tensor", kind))
         return statistics

@@ -190,7 +190,7 @@ def _distances(samples: Sequence[_Samples], levels: Array) -> Distances:
     if not tables:
         return Distances(None, None, moved, None)
     table, num_rows = _shares(tables), len(tables[0][0])
-    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average, one of draws with weights w as of 1 / sum w^2.
+    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average; weights w are as good as 1 / sum w^2 rows.
     variance = density * (1 - density) * (1 / num_rows + float((weights**2).sum()))
     chance = 0.5 * float(np.sqrt(2 / math.pi * variance).sum())
     return Distances(_total_variation(table, base), _total_variation(table, density), moved, chance)
