@@ -226,8 +226,8 @@ def support_of(base: Distribution) -> Any:
 def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
     """Returns draws of the base that fill it evenly, for averages: randomised Sobol points where it can be inverted.
 
-    Each call scrambles anew with a seed from torch's global generator, so the average over one call is unbiased. Where
-    the base has no inverse distribution function these are plain draws.
+    Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
+    Where the base has no inverse distribution function these are plain draws.
 
     Args:
         base: distribution with empty batch shape.

@@ -36,7 +36,8 @@ from pyro_mbde.tilt import Tilt
 #: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
 #: known to this share of the tolerance.
 _FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
-#: Standard errors between the log-normalisers of even and of fresh draws, beyond which the even ones are mistrusted.
+#: The even draws are mistrusted where (phi_even - phi_fresh)^2 > 3^2 (se_even^2 + se_fresh^2): were both unbiased and
+#: normal, chance would put them so far apart in 0.3 per cent of fits. Only the gain depends on it, not the proof.
 _TOO_FAR_APART = 3
 #: Fresh draws in a block of the certificate, and the most that a first and a second attempt take: twice what is planned
 #: for the tilt that is hardest to certify, an average that is exceeded half of the time but seldom twofold; and more.
@@ -54,7 +55,7 @@ def plan_calibration(
 ) -> tuple[Bounds, Certificate | None]:
     """Returns the public bounds of a tilt, and what is to be proved of it.
 
-    On a finite base the log-normaliser is a sum, exact but for rounding: there the tolerance is a millionth of epsilon
+    On a finite base the log-normaliser is a sum, exact up to rounding: there the tolerance is a millionth of epsilon
     beside what is kept back for that (:data:`~pyro_mbde.certificate.ROUNDING_RESERVE`), and delta 0. Elsewhere this is
     :func:`~pyro_mbde.certificate.plan_certificate`. Without a delta there is no certificate and the width is
     epsilon/2, for the a-priori guarantee; nor is there where the certified interval would be narrower than that, at a
@@ -196,8 +197,8 @@ class BaseScores:
     def place(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
-        The projection's log-normaliser is 0 but for the error of the draws it was found on, of which more are made
-        until that seems small beside the tolerance. Should the certificate fail, the draws it was tried on help to find
+        The log-normaliser of the projection is 0 up to Monte Carlo error; draws are added until that error is small
+        compared with the tolerance. Should the certificate fail, the draws it was tried on help to find
         a better shift, which is tried on new ones; each attempt has half of delta. Should that fail too, the tilt is
         shrunk by
         :math:`\lambda = \min(-lo, hi)/R`: then :math:`f` and :math:`\phi` lie in :math:`[\lambda lo, \lambda hi]`, so
@@ -423,7 +424,10 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         scores = BaseScores(q.base, statistics, q.natural_params, progress=progress)
         certain = q.shrinkage <= _certain_shrinkage(q.bounds)
         if not certain and not (q.shrinkage == 1 and scores.certify_at(q.offset, q.bounds, certificate)):
-            raise ValueError("q must have a log-normaliser near 0, and none could be proved. Fit the density again.")
+            raise ValueError(
+                f"No proof was found that |phi| is at most {certificate.tolerance:g} here. Fit the density again, or "
+                f"use it at its a-priori epsilon. (For its owner alone.)"
+            )
         return MollifiedExpFamily(
             q.base,
             statistics,

@@ -187,7 +187,7 @@ class MollifiedExpFamily(TiltedMoments):
 
     @property
     def natural_params(self) -> Tensor:
-        """Natural parameters theta, float64 of shape ``(T,)``. Private where they were fitted anew to the table."""
+        """Natural parameters theta, float64 of shape ``(T,)``. Private where they were fitted again to the table."""
         return self._tilt.natural_params
 
     @property

@@ -200,7 +200,7 @@ class Certificate:
     .. math::
         \log \frac{q}{q_0} \in [lo - \eta,\, hi + \eta] \text{ everywhere}
 
-    for the density that is handed on, whatever the table, but for a probability delta over the randomness of
+    for the density that is handed on, whatever the table, except with probability delta over the randomness of
     certification (:func:`~pyro_mbde.certificate.certify`). As :math:`\log q/q_0 = f - \phi`, it is enough that
     :math:`|\phi| \le \eta`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -71,6 +72,8 @@ _SHAPES = {
     "φ": "ф",
 }
 _SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for sign in signs})
+#: Twice the characters that match over the characters of both names, at least: 0.8 allows one in five to be wrong.
+_SIMILAR = 0.8
 #: Letters and marks that are drawn as nothing, beside the format characters.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
     chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for code in range(first, last + 1)
@@ -91,7 +94,7 @@ def normal_name(name: str) -> str:
 
 
 def look_alike(one: str, other: str) -> bool:
-    r"""Returns whether people cannot tell two names apart, or take them for one: letter case, signs, scripts, blanks.
+    r"""Whether two names look alike: they differ only in letter case, look-alike characters or invisible characters.
 
     Args:
         one: a name.
@@ -114,11 +117,28 @@ def find_look_alike(name: str, others: Iterable[str]) -> str | None:
     return next((other for other in others if look_alike(name, other)), None)
 
 
+def is_similar(name: str, others: Iterable[str]) -> bool:
+    """Returns whether one of other names is a name, or differs from it by no more than a typing error would make it.
+
+    Letter case and blanks at the ends make no difference. Four in five of the characters of both must match, in order.
+
+    Args:
+        name: which is looked for.
+        others: where.
+
+    Example:
+        >>> is_similar("visits", ["Alice", " Vists"]), is_similar("age", ["Alice", "Agnes"])
+        (True, False)
+    """
+    name, *folded = (normal_name(one).strip().casefold() for one in (name, *others))
+    return bool(difflib.get_close_matches(name, folded, n=1, cutoff=_SIMILAR))
+
+
 def check_distinct(subject: str, names: Sequence[str]) -> None:
     """Raises where people cannot tell two names apart.
 
     Args:
-        subject: what the names are of, as an error calls it.
+        subject: what the error calls the names.
         names: all of them.
 
     Raises:

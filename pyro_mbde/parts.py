@@ -42,7 +42,7 @@ class DensityParts(NamedTuple):
         certificate: what has been proved of phi, or None.
         certified_on: for what arithmetic, or None.
         batch_shape: shape it is expanded to.
-        salt: 128 random bits in hexadecimal digits, made anew for each fitted density.
+        salt: 128 random bits in hexadecimal digits, made afresh for each fitted density.
     """
 
     base: Distribution

@@ -104,7 +104,7 @@ def clip_score(score: Tensor, shift: float, bounds: Bounds) -> Tensor:
 
 
 def _log_normalizer_of_shift(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> Callable[[float], float]:
-    """The function phi(s): what is clipped is found in sorted sums, and only what lies between is summed anew."""
+    """The function phi(s): what is clipped is found in sorted sums, and only what lies between is summed again."""
     weights = torch.softmax(log_weights.double(), 0)
     unknown = torch.isnan(log_ratio)
     of_unknown = float(weights[unknown].sum()) * math.exp((bounds.low + bounds.high) / 2)

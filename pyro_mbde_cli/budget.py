@@ -187,7 +187,7 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
     """Check that nobody changed the ledger, and that what it holds is within its limits. Exits with 4 if not.
 
     The right to read is enough. Note the head that it prints where nobody can write to: whoever can write the ledger
-    could make all of it again, and only a head from before tells. Pass that whole.
+    could rewrite all of it; only an earlier head reveals that. Pass the head in full.
     """
     with open_ledger(ledger) as opened:
         found = opened.verify(head)
@@ -212,7 +212,7 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
 )
 @click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")
 @delta_option
-@click.option("--num-draws", type=click.IntRange(1), required=True, help="Rows of one model, the most that are wanted.")
+@click.option("--num-draws", type=click.IntRange(1), required=True, help="Most rows you want from one model.")
 @click.option(
     "--certificate-delta",
     type=float,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyro_mbde import Chains, MixingReport, Schema
 
 KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
-PICTURES = (".png", ".pdf", ".svg")
 #: Draws of each chain: so many at first, then twice as many until the chains are long enough, at most so many.
 FIRST, MOST = 2000, 32_000
 #: Checks that longer chains may pass.
@@ -98,8 +97,7 @@ def diagnose_command(
     what was drawn until then, and exits with 130.
     """
     output = output or model.with_name(f"{model.stem}.mixing.png")
-    if output.suffix not in PICTURES:
-        raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURES)}.", param_hint="'--output'")
+    _check_ending(output)
     check_output(output, force=force)
     from pyro_mbde.diagnostics.parameters import column_names, scalar_parameters
     from pyro_mbde.diagnostics.plot import draw_mixing
@@ -136,6 +134,13 @@ def diagnose_command(
         ctx.exit(INTERRUPTED)
     if not report.passed:
         ctx.exit(CHECK_FAILED)
+
+
+def _check_ending(output: Path) -> None:
+    from pyro_mbde.pictures import PICTURE_ENDINGS
+
+    if output.suffix not in PICTURE_ENDINGS:
+        raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--output'")
 
 
 def _run(density: Any, num_samples: int | None, options: dict[str, Any]) -> tuple[Chains, MixingReport, bool]:

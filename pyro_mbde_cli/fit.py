@@ -210,12 +210,17 @@ def fit_command(
         _compare(console, output, model)
     model.save(output)
     guarantee = model.density.guarantee
+    remarks = advise(
+        row=recipe.epsilon,
+        skew=0.5 if recipe.skew is None else recipe.skew,
+        calibrated=model.density.certificate is not None,  # a wish for one may come to nothing
+    )
     document = {
         "model": output,
         "recipe": asdict(recipe),
         "guarantee": asdict(guarantee),
         "columns": columns.to_dict()["columns"],
-        "advice": console.notes(advise(row=recipe.epsilon, skew=recipe.skew or 0.5, calibrated=bool(recipe.delta))),
+        "advice": console.notes(remarks),
     }
     certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
     console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)

@@ -58,7 +58,7 @@ def release_command(
     """Draw NUM_DRAWS rows from MODEL, to hand out, and charge them to an account of the ledger.
 
     Charged first, drawn after: where the account cannot bear it nothing is drawn, and the exit code is 3. Beside ROWS
-    goes a card that says what is guaranteed, as .card.json and .card.html; none of the three may be there already. Rows
+    goes a card that says what is guaranteed, as .card.json and .card.html; none of the three files may exist yet. Rows
     and card are public, and so is all that this command says. Rows that are paid for and cannot be written are printed.
     Once rows are charged and written the exit code is 0, also where nothing can be printed.
     """

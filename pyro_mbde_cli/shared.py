@@ -21,7 +21,7 @@ from pyro_mbde_cli.streams import is_terminal, tell, write_line
 if TYPE_CHECKING:
     from pyro_mbde import Schema
 
-USER_ERROR, USAGE_ERROR, BUDGET_REFUSED, CHECK_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
+USER_ERROR, BUDGET_REFUSED, CHECK_FAILED, INTERRUPTED = 1, 3, 4, 130  # 2 is for wrong usage, which click raises
 EXAMPLES = "Examples:"
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from pyro_mbde import calibration
 from pyro_mbde import certificate as certificate_module
 from pyro_mbde.base import prepare_base
-from pyro_mbde.calibration import BaseScores, plan_calibration
+from pyro_mbde.calibration import BaseScores, plan_calibration, recertify
 from pyro_mbde.certificate import ROUNDING_RESERVE
 from pyro_mbde.mollifier import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.normalizer import estimate_log_normalizer
@@ -286,3 +286,12 @@ def test_fresh_draws_leave_the_generator_alone() -> None:
     state = torch.get_rng_state()
     scores._new_block()
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("validate_args", [True, False])
+def test_a_new_certificate_keeps_the_checks_of_values_on_or_off(validate_args: bool) -> None:
+    base = prepare_base(dist.Categorical(torch.ones(5)))
+    q = wave_scores(base).calibrate(*plan_calibration(base, 1.0, 0.0, 0.3))
+    q._validate_args = validate_args
+    assert q.certificate is not None
+    assert recertify(q, progress=False)._validate_args is validate_args

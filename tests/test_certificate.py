@@ -111,7 +111,7 @@ def test_a_wrong_guess_at_the_variance_costs_draws_but_no_truth() -> None:
 
 
 def test_rare_large_values_are_not_overlooked() -> None:
-    """Attack: e^f is 1 but for one in 20,000 draws, where it is e^7: phi is 0.053, and one sample in two misses it.
+    """Attack: e^f is 1 except for one in 20,000 draws, where it is e^7: phi is 0.053, and one sample in two misses it.
 
     The draws that it takes to reach 1/delta with the largest bet are as many as make missing it as rare as delta.
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import arviz
-import matplotlib
 import numpy as np
 import pyro
 import pyro.distributions as dist
@@ -21,7 +21,6 @@ from pyro.infer import MCMC, NUTS, Predictive
 from pyro_mbde import Chains, MollifiedExpFamily, run_mcmc
 from pyro_mbde.sampling.pointwise import observations, pointwise_log_likelihood
 
-matplotlib.use("Agg")
 IS_TREE = int(arviz.__version__.split(".")[0]) >= 1
 ROWS = torch.tensor([[0.2, -0.4, 0.9], [1.1, 0.4, 0.3]])
 
@@ -55,6 +54,16 @@ def chains(wards: Wards) -> Chains:
     return run_mcmc(wards, "lockstep_random_walk", 200, 200, 4, model_args=(ROWS,), seed=0, progress=False)
 
 
+@pytest.fixture
+def no_windows() -> Iterator[None]:
+    """Figures of pyplot's that need no display, closed in the end."""
+    backend = pyplot.get_backend()
+    pyplot.switch_backend("Agg")
+    yield
+    pyplot.close("all")
+    pyplot.switch_backend(backend)
+
+
 def groups_of(data: Any) -> set[str]:
     return set(data.children) if IS_TREE else set(data.groups())
 
@@ -70,7 +79,7 @@ def test_draws_for_predictive(chains: Chains, wards: Wards) -> None:
         errors = predicted - samples["level"]
         assert float(errors.std()) == pytest.approx(0.5, rel=0.05)
     with pytest.raises(TypeError, match="group_by_chain must be True or False"):
-        chains.get_samples(group_by_chain=2)  # type: ignore[arg-type]
+        chains.get_samples(group_by_chain=2)
 
 
 def test_log_likelihoods(chains: Chains, wards: Wards) -> None:
@@ -122,6 +131,7 @@ def test_as_from_pyro(wards: Wards) -> None:
     assert float(arviz.loo(found).elpd_loo) == pytest.approx(float(arviz.loo(expected).elpd_loo), abs=1e-3)
 
 
+@pytest.mark.usefixtures("no_windows")
 def test_predictions_and_priors(chains: Chains, wards: Wards) -> None:
     uncondition = poutine.uncondition(wards)
     prior_draws = Predictive(wards, num_samples=30, parallel=True)()
@@ -136,7 +146,9 @@ def test_predictions_and_priors(chains: Chains, wards: Wards) -> None:
         predictions_constant_data={"number": [3]},
         dims={"number": ["ward"]},
         pred_dims={"reading": ["bed"]},
+        coords={"bed": list("abcde")},
     )
+    assert list(data["predictions"]["bed"].to_numpy()) == list("abcde")
     assert groups_of(data) == {
         "posterior",
         "sample_stats",
@@ -160,7 +172,6 @@ def test_predictions_and_priors(chains: Chains, wards: Wards) -> None:
             arviz.plot_ppc_dist(data, num_samples=10)
         else:
             arviz.plot_ppc(data, num_pp_samples=10)
-    pyplot.close("all")
 
 
 def test_a_plate_at_dim_minus_two(chains: Chains, wards: Wards) -> None:
@@ -256,8 +267,11 @@ def test_what_cannot_be_converted(chains: Chains) -> None:
     with pytest.raises(ValueError, match="model must be given for log-likelihoods, .*Pass model, model_args"):
         chains.to_arviz(log_likelihood=True)
     with pytest.raises(TypeError, match="prior must be a dict of tensors, as Predictive returns"):
-        chains.to_arviz(prior=torch.zeros(3))  # type: ignore[arg-type]
+        chains.to_arviz(prior=torch.zeros(3))
     with pytest.raises(ValueError, match=r"posterior_predictive\['y'\] must have 800 draws, as the chains have"):
         chains.to_arviz(posterior_predictive={"y": torch.zeros(7, 3)})
     with pytest.raises(ValueError, match="pred_dims must name sites among"):
         chains.to_arviz(predictions={"y": torch.zeros(800)}, pred_dims={"z": ["a"]})
+    with pytest.raises(ValueError, match="coords must hold 3 labels for bed"):
+        named = {"coords": {"bed": ["a", "b"]}, "pred_dims": {"y": ["bed"]}}
+        chains.to_arviz(predictions={"y": torch.zeros(800, 3)}, **named)

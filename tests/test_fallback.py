@@ -98,7 +98,7 @@ def test_a_failure_at_the_end_gives_the_base(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(MBDE, "_finish", fail_once)
     with pytest.warns(FitWarning, match="MemoryError: no reason given. The density is the base"):
-        density = TRAINERS["calibrated"](normal(2))(torch.randn(50, 2))  # type: ignore[arg-type]
+        density = TRAINERS["calibrated"](normal(2))(torch.randn(50, 2))
     assert float(density.tilt(torch.randn(50, 2)).abs().max()) < 1e-9
 
 
@@ -112,7 +112,7 @@ def test_what_is_public_still_raises() -> None:
         with pytest.raises(ValueError, match="data must have shape"):
             fit(torch.zeros(5, 3))
         with pytest.raises(TypeError, match="data must hold numbers"):
-            fit("rows.csv")  # type: ignore[arg-type]
+            fit("rows.csv")
 
 
 @pytest.mark.filterwarnings("ignore::pyro_mbde.FitWarning")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pyro.distributions as dist
 import pytest
@@ -76,16 +78,16 @@ class Biased(dist.Categorical):
     def log_prob(self, value: Tensor) -> Tensor:
         return torch.full(value.shape, -math.log(4.0))
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008  # as torch has it
         return super().sample(sample_shape)
 
 
 @pytest.mark.parametrize("mask", [False, torch.tensor(False)])
 @pytest.mark.parametrize("wrap", [lambda base: base, lambda base: dist.Independent(base, 0)])
-def test_masked_bases_are_refused(mask: object, wrap: object) -> None:
+def test_masked_bases_are_refused(mask: object, wrap: Callable[[Any], Any]) -> None:
     for base in (dist.Categorical(torch.tensor([0.7, 0.1, 0.1, 0.1])), dist.Normal(0.0, 1.0)):
         with pytest.raises(ValueError, match="base must be a normalised distribution, without a mask"):
-            prepare_base(wrap(base.mask(mask)))  # type: ignore[operator]
+            prepare_base(wrap(base.mask(mask)))
 
 
 def test_masks_deep_inside_are_refused() -> None:

@@ -220,9 +220,9 @@ def test_independence_on_any_base(name: str) -> None:
 
 
 def test_independence_arguments() -> None:
-    with pytest.raises(TypeError, match="model must be a MollifiedExpFamily"):
-        IndependenceSampler(normal(2))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="model must have an empty batch shape"):
+    with pytest.raises(TypeError, match="q must be a MollifiedExpFamily"):
+        IndependenceSampler(normal(2))
+    with pytest.raises(ValueError, match=r"q must have an empty batch shape, got q=\(3,\). Pass the density before"):
         IndependenceSampler(make_density(normal(2)).expand([3]))
     with pytest.raises(ValueError, match="num_chains must be at least 1"):
         IndependenceSampler(make_density(normal(2)), num_chains=0)

@@ -67,18 +67,31 @@ def test_a_scalar_base() -> None:
 
 
 @pytest.mark.parametrize("end", ["low", "high"])
-def test_a_range_that_values_were_moved_into_is_not_of_the_table(end: str) -> None:
-    """An end that is met because a schema moved a value there, and one that is met by itself."""
+def test_a_range_that_values_were_clipped_to_is_not_of_the_table(end: str) -> None:
+    """An end that is met by itself, and one that is met because values were moved there; in any copy of the rows."""
     schema = Schema((Column("x", -1.2345, 6.789),))
     values = [*torch.linspace(0, 3.3, 30, dtype=torch.float64).tolist(), {"low": -1.2345, "high": 6.789}[end]]
     rows = schema.to_tensor(pd.DataFrame({"x": values}))
     with pytest.warns(PrivacyLeakWarning, match=f"The base's {end} equals"):
         warn_of_leaks(schema.base(), rows, rows)
-    values[-1] *= 2
-    with pytest.warns(UserWarning, match="1 value is outside"):
+    values[-1:] = [2 * values[-1], 3 * values[-1]]
+    with pytest.warns(UserWarning, match="2 values are outside"):
         rows = schema.to_tensor(pd.DataFrame({"x": values}))
     assert float(rows.min()) == pytest.approx(-1.2345) or float(rows.max()) == pytest.approx(6.789)
-    warn_of_leaks(schema.base(), rows, rows)
+    for copy in (rows, rows[2:], rows.double(), rows.flip(0).clone()):
+        warn_of_leaks(schema.base(), copy, copy)
+
+
+@pytest.mark.parametrize(("high", "is_round"), [(100.0, True), (5e5, True), (0.25, True), (123.4, False)])
+def test_a_range_that_is_round_in_the_table_s_own_units(high: float, is_round: bool) -> None:
+    schema = Schema((Column("x", 0, high, scale="log1p"),))
+    values = [*torch.linspace(0.1, 0.9, 30, dtype=torch.float64).mul(high).tolist(), 2 * high]
+    with pytest.warns(UserWarning, match="1 value is outside"):
+        rows = schema.to_tensor(pd.DataFrame({"x": values}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_leaks(schema.base(), rows, rows)
+    assert [warning.category for warning in caught] == ([] if is_round else [PrivacyLeakWarning])
 
 
 def test_no_number_of_the_table_is_told() -> None:

@@ -330,7 +330,7 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
         ({"model_args": torch.tensor(1.0)}, TypeError, "model_args must be a tuple"),
         ({"model": 3}, TypeError, "model must be a distribution or a Pyro model"),
         ({"model": dist.Poisson(3.0)}, ValueError, "model must have continuous support"),
-        ({"model": dist.Normal(torch.zeros(2), 1.0)}, ValueError, "model must have an empty batch shape"),
+        ({"model": dist.Normal(torch.zeros(2), 1.0)}, ValueError, r"got model=\(2,\).*model.to_event\(1\)"),
         ({"model": lambda: None}, ValueError, "model must have a continuous latent site"),
         ({"kernel": "independence"}, TypeError, "model must be a MollifiedExpFamily for the independence kernel"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+IMPORTS_PYPLOT = re.compile(
+    r"^\s*(import\b.*\bpyplot\b|from\b.*\bpyplot\b|from\b[^(\n]*\([^)]*\bpyplot\b)|import_module\(.*\bpyplot\b",
+    re.MULTILINE,
+)
 SCRIPT = """
 import io, os, torch
 from pyro_mbde import Chains, plot_mixing
@@ -37,5 +42,22 @@ def test_backends(backend: str, kept: bool) -> None:
 def test_nothing_uses_pyplot() -> None:
     """Its figures belong to the backend's windows, and stay in memory until they are closed."""
     folders = (ROOT / "pyro_mbde", ROOT / "pyro_mbde_cli", ROOT / "examples")
-    users = [path for folder in folders for path in folder.rglob("*.py") if "pyplot as" in path.read_text()]
-    assert users == []
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    assert len(files) > 100
+    assert [path for path in files if IMPORTS_PYPLOT.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import matplotlib.pyplot",
+        "    import matplotlib.pyplot as plt",
+        "from matplotlib import pyplot",
+        "from matplotlib import figure, pyplot as plt",
+        "from matplotlib.pyplot import subplots",
+        'importlib.import_module("matplotlib.pyplot")',
+        "from matplotlib import (\n    figure,\n    pyplot,\n)",
+    ],
+)
+def test_ways_to_use_pyplot(line: str) -> None:
+    assert IMPORTS_PYPLOT.search(line)

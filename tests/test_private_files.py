@@ -108,4 +108,4 @@ def test_a_picture_beside_a_card_is_warned_of(tmp_path: Path) -> None:
 def test_paths_of_pictures(path: object, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyro_mbde.diagnostics.plot.mixing_report", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(error, match="path must"):
-        plot_mixing(good_independent(), path)  # type: ignore[arg-type]
+        plot_mixing(good_independent(), path)

@@ -409,7 +409,9 @@ class TestSchema:
     def test_ranges_are_compared_by_their_width(self, ledger: Ledger) -> None:
         first, second = (Schema((Column("time", 1600000000 + start, 1600000100),)) for start in (0, 50))
         q = MollifiedExpFamily(first.base(), BoundedClassifiers(1, 1).double(), torch.tensor([0.1]), 0.0)
-        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
+        with pytest.raises(
+            ValueError, match="got 1600000050 for the lower edge of 'time', of which the base has 1600000000"
+        ):
             release(q, 1, ledger, "clinic", columns=second, progress=False)
         rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
         assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()

@@ -1,4 +1,4 @@
-"""Natural parameters fitted anew: never worse, never larger in sum."""
+"""Natural parameters fitted again: never worse, never larger in sum."""
 
 from __future__ import annotations
 

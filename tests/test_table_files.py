@@ -43,15 +43,20 @@ class TestTables:
             (b"age\n\xff31337\xfe\n", "It is not utf-8 text. Name its encoding, for example encoding='latin-1'"),
             ("age,größe\n1,2\n".encode("latin-1"), "It is not utf-8 text."),
             ("age,visits\n1,2\n".encode("utf-16"), "It is not utf-8 text."),
-            (b"age;visits\n31337;4,24242\n", "its first line is one name, 'age;visits'. Pass sep=';' (--sep ';')."),
-            (b"age\tvisits\n31337\t4\n", "its first line is one name, 'age\\tvisits'. Pass sep='tab' (--sep 'tab')."),
+            (b"age;visits\n31337;4,24242\n", "its first line is one name with ';' in it. Pass sep=';' (--sep ';')."),
+            (b"31337;424242\n1;2\n", "its first line is one name with ';' in it. Pass sep=';' (--sep ';')."),
+            (b"age\tvisits\n31337\t4\n", "its first line is one name with 'tab' in it. Pass sep='tab' (--sep 'tab')."),
             (b"age|visits\n31337|4\n", "Pass sep='|' (--sep '|')."),
-            (b"age,visits,age\n1,2,31337\n", "Several columns are named 'age'. Name each differently."),
-            (b"age, visits,visits \n1,2,31337\n", "Several columns are named 'visits'."),
-            (b"31337,31337,1.5\n1,2,3\n", "Its first line holds numbers in place of names."),
+            (b"age,visits,age\n1,2,31337\n", "Columns 1 and 3 have the same name. Name each differently;"),
+            (b"age, visits,visits \n1,2,31337\n", "Columns 2 and 3 have the same name."),
+            (
+                b"31337,31337,1.5\n1,2,3\n",
+                "Columns 1 and 2 have the same name. Name each differently; the first line of",
+            ),
+            (b"Alice,31337,Alice,31337\n", "Columns 1 and 3 have the same name."),
             (b'age,visits\n1,"31337\n2,3\n', "A quotation mark in it is not closed."),
         ],
-        ids=range(14),  # the folder's name is in the message
+        ids=range(16),  # the folder's name is in the message
     )
     def test_refused(self, content: bytes, text: str, tmp_path: Path) -> None:
         path = tmp_path / "table.csv"
@@ -59,8 +64,7 @@ class TestTables:
         with pytest.raises(ValueError, match=re.escape(text)) as caught:
             read_table(path)
         assert str(caught.value).startswith(f"path must name a table, got path={str(path)!r}. ")
-        assert "31337" not in str(caught.value)
-        assert "424242" not in str(caught.value)
+        assert not re.search("31337|424242|Alice", str(caught.value))
 
     @pytest.mark.parametrize(
         ("content", "options"),
@@ -133,7 +137,7 @@ class TestTables:
         parquet = pytest.importorskip("pyarrow.parquet")
         path = tmp_path / "table.parquet"
         parquet.write_table(pyarrow.table([[1], [2]], names=["age", "age"]), path)
-        with pytest.raises(ValueError, match="Several columns are named 'age'"):
+        with pytest.raises(ValueError, match="Columns 1 and 2 have the same name"):
             read_table(path)
 
     @pytest.mark.parametrize("ending", ["csv.gz", "parquet"])

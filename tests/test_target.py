@@ -299,7 +299,7 @@ def test_branches_of_what_is_observed_are_no_matter() -> None:
 
 def test_a_density_of_angles() -> None:
     for density in (dist.VonMises(3.0, 1.0), make_density(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)))):
-        with pytest.raises(ValueError, match="model must not be an angle"):
+        with pytest.raises(ValueError, match="density must not be an angle"):
             density_target(density)
 
 

@@ -55,7 +55,7 @@ class BernsteinKDE:
     Privacy:
         The density, with all its draws and everything else computed from it, carries ``guarantee``. The box, bandwidth,
         lattice size and epsilon must be chosen without looking at the table; rows outside the box are moved to its
-        nearest point. The number of rows is public, but for ``group_size=None``, where nothing depends on it. A seed
+        nearest point. The number of rows is public, except for ``group_size=None``, where nothing depends on it. A seed
         that others know voids the guarantee: seeded fits are for experiments. Noise is made in floating point without
         hardening (Mironov 2012), by torch's generator: this is a rival to compare with, not a way to hand rows out.
 

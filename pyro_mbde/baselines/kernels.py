@@ -35,7 +35,7 @@ def kernel_sum_bound(bandwidth: float, lattice_size: int, num_dims: int) -> floa
         num_dims: d, at least 1.
 
     Example:
-        >>> round(kernel_sum_bound(0.05, 20, 2), 6)  # 400 but for a part in 10^8; the peak times 21^2 is 28074
+        >>> round(kernel_sum_bound(0.05, 20, 2), 6)  # 400 up to a part in 10^8; the peak times 21^2 is 28074
         400.000004
     """
     width = bandwidth * lattice_size  # in lattice steps

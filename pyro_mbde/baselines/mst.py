@@ -52,7 +52,7 @@ class MST:
 
     Privacy:
         The density, with all its draws and everything else computed from it, carries ``guarantee``: for ``group_size``
-        rows added or left out, of which g replaced ones are 2g. The number n of rows is private, but for
+        rows added or left out, of which g replaced ones are 2g. The number n of rows is private, except for
         ``group_size=None``, where it is public and all rows may be exchanged: 2n steps. The model uses the total of the
         noisy counts. The edges and all settings must be chosen without looking at the table; rows outside are moved to
         the nearest point of the box. A seed that others know voids the guarantee: seeded fits are for experiments.

@@ -106,7 +106,7 @@ class UnboundedDensity(FittedDensity):
         return self._range
 
     def tilt(self, rows: Tensor) -> Tensor:
-        """Returns the sum of the logits, weighted by theta: the log-ratio to the base but for a constant.
+        """Returns the sum of the logits, weighted by theta: the log-ratio to the base up to a constant.
 
         Args:
             rows: shape ``(n, d)``.

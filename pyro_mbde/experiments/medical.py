@@ -79,7 +79,7 @@ def split_rows(rows: Tensor, share: float = 0.1, seed: int = 0) -> tuple[Tensor,
 
     Args:
         rows: shape ``(n, ...)``.
-        share: of rows held out, in (0, 1); rounded up to whole rows, but for one to train on.
+        share: of rows held out, in (0, 1); rounded up to whole rows, except that one is left to train on.
         seed: which rows.
 
     Raises:

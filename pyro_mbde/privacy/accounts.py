@@ -109,7 +109,7 @@ class Account:
     same reason delta is split when the account is opened: then no later choice of a certificate can change what is left
     for the conversion. A refusal tells nothing: it depends on public numbers alone, and on which draws are of one
     density. That is public too, as every fitted density has a random name of its own: its fingerprint is salted by 128
-    random bits that are kept in the model's file and made anew whenever a density is fitted or mollified.
+    random bits that are kept in the model's file and made afresh whenever a density is fitted or mollified.
 
     **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
     a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
@@ -144,15 +144,15 @@ class Account:
 class Charge:
     """Draws that an account has paid for.
 
-    All of it is public but for the fingerprint and the hash. They tell nothing of the table to whoever has not the
-    model's file, see :class:`~pyro_mbde.Ledger`; still they are for the data owner and auditors, and the fingerprint is
-    left out of what is printed.
+    Everything except the fingerprint and the hash is public. Neither says anything about the table to anyone without
+    the model file, see :class:`~pyro_mbde.Ledger`; still they are for the data owner and auditors, and the fingerprint
+    is left out of what is printed.
 
     Attributes:
         number: place in the ledger, which also counts the openings of accounts.
         account: name of the account.
         when: what the clock said, in UTC; the order of charges is that of their numbers.
-        fingerprint: name of the fitted density, in hexadecimal digits; random to whoever has not the model's file.
+        fingerprint: name of the fitted density, in hexadecimal digits; random to anyone without the model file.
         num_draws: how many draws it pays for.
         guarantee: of one draw.
         purpose: what it was for, in the words of who charged it.

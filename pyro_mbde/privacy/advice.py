@@ -6,8 +6,8 @@ import math
 
 from pyro_mbde._runtime import check_number
 
-#: From this total on a promise is called weak: e^4 = 55, so that even odds on which of two tables it is can become 98
-#: to 2. At 3 they can become 95 to 5, at 1 they stay at 73 to 27.
+#: From this total on a promise is called weak: e^4 = 55, so that even odds on which of two tables it is can become 99
+#: to 1. At 3 they can become 96 to 4, at 1 they stay at 74 to 26. Odds are rounded up: they are what can be promised.
 WEAK_EPSILON = 4.0
 
 #: Rows are said to look like the base where at least nine in ten of them could as well be draws of it, whatever the
@@ -43,7 +43,7 @@ def advise(
         []
         >>> for remark in advise(10.0, row=0.1, skew=0.3):
         ...     print(remark)
-        A total epsilon of 10 is a weak promise: even odds on which of two tables the rows come from can become 22,026
+        A total epsilon of 10 is a weak promise: even odds on which of two tables the rows come from can become 22,027
         to 1. Totals of 1 to 3 can be defended.
         At epsilon 0.1 a row the rows will look like the public base: whatever the table, at least 97 in 100 could as
         well have been drawn from the base. Fewer rows, or a base that is closer to such tables, would show more.
@@ -110,11 +110,11 @@ def _check(value: float, name: str) -> float:
 
 
 def _odds(subject: str, epsilon: float) -> str:
-    """What becomes of even odds on which of two tables it is."""
+    """What becomes of even odds on which of two tables it is; rounded up."""
     if math.isinf(epsilon):
         become = "certainty"
     elif epsilon > math.log(_LARGEST_ODDS):
-        become = f"10^{math.floor(epsilon / math.log(10))} to 1"
+        become = f"10^{math.ceil(epsilon / math.log(10))} to 1"
     else:
-        become = f"{math.exp(epsilon):,.0f} to 1"
+        become = f"{math.ceil(math.exp(epsilon)):,} to 1"
     return f"even odds on which of two tables {subject} from can become {become}. Totals of 1 to 3 can be defended."

@@ -72,8 +72,8 @@ def audit(
       pairs, ways and bounds.
     - *what the claim rests on*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
       what bounds and certificate imply; the tilt is in its bounds to the last bit; ``log_prob`` integrates to 1; phi is
-      where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made anew. The tests
-      among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
+      where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made afresh. The
+      tests among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
       have failed, with probability delta a density.
 
     Proved of this library's trainers, in per cent of the claim, over the standard normal of the plane with four hostile

@@ -1,4 +1,4 @@
-"""Whether draws follow their density, are independent of one another, and are made anew each time."""
+"""Whether draws follow their density, are independent of one another, and are made afresh each time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_draws(name: str, density: Any, base: Distribution | None, draws: Tenso
 
 
 def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Finding]:
-    """Returns whether two releases of one density share their rows: a generator seeded anew."""
+    """Returns whether two releases of one density share their rows: a generator that is seeded again."""
     size = min(len(first), len(second))
     if size and torch.equal(first[:size], second[:size]) and len(torch.unique(first, dim=0)) > 1:
         text = f"two releases of {name} are the same: their randomness is no secret"

@@ -103,7 +103,7 @@ class AuditReport:
 
     @property
     def white_box(self) -> float:
-        """Largest log-ratio found between two densities, in nats: exact but for rounding."""
+        """Largest log-ratio found between two densities, in nats: exact up to rounding."""
         return max((pair.white_box for pair in self.pairs if pair.white_box is not None), default=0.0)
 
     @property

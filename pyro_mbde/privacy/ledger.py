@@ -72,15 +72,15 @@ class Ledger:
     milliseconds each. :meth:`verify` goes through the chain and names the rows that were edited, swapped, deleted or
     inserted. The first charge of a ledger that was opened looks whether any are lost.
 
-    What this is not: whoever can write the file can drop the triggers, and who rewrites the whole chain from some row
-    on, or cuts off its end, and sets the head to fit, leaves a valid ledger. Only a head that was noted where they
-    cannot write tells: pass it to :meth:`verify`. Nor does the ledger see draws that were never charged.
+    Limits: whoever can write the file can drop the triggers; whoever rewrites the chain from some row on, or cuts off
+    its end and resets the head, leaves a valid ledger. Only a head that was noted where they cannot write reveals that:
+    pass it to :meth:`verify`. Draws that were never charged are not in the ledger.
 
     Privacy:
         For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
         so is all that a refusal tells; a purpose must not tell of the table. Fingerprints are salted by 128 random bits
-        that are kept in the model's file and made anew whenever a density is fitted or mollified: they, the hashes and
-        the head tell nothing of the table to whoever has not that file. Even so no error shows a fingerprint. Note the
+        that are kept in the model file and made afresh whenever a density is fitted or mollified: they, the hashes and
+        the head say nothing about the table to anyone without that file. Even so no error shows a fingerprint. Note the
         head where auditors read it.
 
     Args:
@@ -302,7 +302,8 @@ class Ledger:
         outcome = self._write(work)
         if isinstance(outcome, Charge):
             return outcome
-        raise BudgetExceededError(beyond_limits(*outcome, asked))  # made up without a lock on the ledger
+        # The message is computed after the lock is released.
+        raise BudgetExceededError(beyond_limits(*outcome, asked))
 
     def accounts(self) -> list[Account]:
         """Returns all accounts, in the order in which they were opened.

@@ -69,8 +69,11 @@ class Database:
         return self._url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
-        """Path or URL, without a password."""
-        return self._url.database or "" if self.is_sqlite else self._url.render_as_string(hide_password=True)
+        """Path or URL, without a password, be it before the host or among the options."""
+        if self.is_sqlite:
+            return self._url.database or ""
+        hidden = {name: "***" for name in self._url.query if "password" in name}
+        return self._url.update_query_dict(hidden).render_as_string(hide_password=True)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -229,7 +232,8 @@ def _parse(path_or_url: str | os.PathLike[str]) -> URL:
         raise TypeError(message("path_or_url", "be a path or a URL", path_or_url))
     text = os.fspath(path_or_url)
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(message("path_or_url", "be the path of a file", path_or_url))
+        constraint = "be the path of a file: text, not empty and without NUL characters"
+        raise ValueError(message("path_or_url", constraint, type(text).__name__))
     if "://" not in text or isinstance(path_or_url, Path):
         if text == ":memory:":
             raise ValueError(message("path_or_url", "outlive the process", text, "Name a file."))
@@ -245,5 +249,5 @@ def _parse(path_or_url: str | os.PathLike[str]) -> URL:
         remedy = "Use the path of a file, sqlite:///PATH or postgresql://USER@HOST/DATABASE."
         raise ValueError(message("path_or_url", "be of SQLite or PostgreSQL", kind, remedy))
     if not url.database or url.database == ":memory:" or url.query:
-        raise ValueError(message("path_or_url", "name a file and nothing else", text, "Use sqlite:///PATH."))
+        raise ValueError(message("path_or_url", "name a file and nothing else", kind, "Use sqlite:///PATH."))
     return URL.create("sqlite", database=os.path.abspath(url.database))

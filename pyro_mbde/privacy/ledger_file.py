@@ -1,8 +1,8 @@
 """The SQLite file of a ledger: it has one name, its journal lies beside it, and a commit has reached the disk.
 
 SQLite's locks sit on the file, whatever path it is opened by. Its rollback journal, from which an interrupted commit is
-undone, is found by the file's path alone. So one file must not be reached by two: an interrupt under one would be left
-half-written under the other.
+undone, is found by the file's path alone. So one file must not be reached by two: a transaction interrupted under one
+path would stay half-written under the other.
 """
 
 from __future__ import annotations

@@ -248,16 +248,16 @@ def trigger_problems(connection: Connection) -> Iterator[str]:
     present = {name: (statement, body) for name, statement, body in connection.execute(text(query))}
     for name, statement in triggers(connection.dialect.name).items():
         if name not in present:
-            yield f"the trigger {name} is missing, which forbids to change rows"
+            yield f"the trigger {name}, which prevents changes to rows, is missing"
             continue
         found, body = present[name]
         same = _plain(found) == _plain(statement) and body == _POSTGRESQL_BODY if postgresql else found == statement
         if not same:
-            yield f"the trigger {name} was altered, which forbids to change rows"
+            yield f"the trigger {name}, which prevents changes to rows, was altered"
 
 
 def _plain(statement: str) -> str:
-    """A statement in the least of letters: PostgreSQL tells it with parentheses, blanks and lines of its own."""
+    """A statement without blanks, parentheses and letter case: PostgreSQL adds its own."""
     return re.sub(r"[\s()]+", "", statement).lower()
 
 

@@ -141,7 +141,7 @@ def make_card(
 
 
 def _skew(low: float, high: float, tolerance: float) -> float:
-    """Where the interval of log q/q0 lies, to 12 digits: as it was asked for, but for roundings."""
+    """Where the interval of log q/q0 lies, to 12 digits: as it was asked for, up to rounding."""
     width = high - low + 2 * tolerance
     return float(f"{(tolerance - low) / width:.12g}") if width > 0 else 0.5
 
@@ -310,7 +310,7 @@ def _example(what: str, total: TotalCost) -> dict[str, Any]:
 
 def _meaning(rows: str, cost: TotalCost) -> list[str]:
     factor = round_up(_factor(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
-    but = f", but for a probability of {round_up(cost.delta)}" if cost.delta > 0 else ""
+    but = f", except with probability {round_up(cost.delta)}" if cost.delta > 0 else ""
     what = "this row" if rows == "1 row" else f"these {rows} together"
     meaning = [
         "Say you are a patient, and the table that the rows were made from holds your record, and perhaps your "

@@ -14,7 +14,8 @@ from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.schema import Schema
 
-#: How far apart edges may lie that differ by rounding alone, relative to the range.
+#: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
+#: 2^-24 |x|, which is 1e-5 of a range as narrow as |x| / 168.
 _SAME_EDGE = 1e-5
 
 
@@ -76,15 +77,27 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
 
 
 def _check_schema(q: MollifiedExpFamily, schema: Schema) -> None:
-    """Raises unless the density stands on the base that a schema makes."""
-    ours, theirs = _edges(q.support), _edges(schema.base().support)
-    same = ours[2] == theirs[2] and q.event_shape == (len(schema.columns),)
-    width = theirs[1].double() - theirs[0].double()
-    for edge, other in zip(ours[:2], theirs[:2], strict=True):
-        same = same and isinstance(edge, Tensor)
-        same = same and bool(((edge.double().cpu() - other.double()).abs() <= _SAME_EDGE * width).all())
-    if not same:
-        raise ValueError(message("columns", "be the schema that the density's base was made from", schema))
+    """Raises unless the density stands on the base that a schema makes; names the first edge that differs."""
+    *edges, whole = _edges(q.support)
+    *wanted, _ = _edges(schema.base().support)
+    num_columns = len(schema.columns)
+    if q.event_shape != (num_columns,) or whole:
+        kind = "discrete" if whole else "continuous"
+        raise _not_its_schema(f"{num_columns} columns for a {kind} base of event shape {tuple(q.event_shape)}")
+    ours = zip(*(_spread(edge, num_columns) for edge in edges), strict=True)
+    theirs = zip(*(edge.tolist() for edge in wanted), strict=True)
+    for column, found, (low, high) in zip(schema.columns, ours, theirs, strict=True):
+        for end, edge, other in zip(("lower", "upper"), found, (low, high), strict=True):
+            if edge is None or not abs(edge - other) <= _SAME_EDGE * (high - low):
+                base = "none" if edge is None else f"{edge:.12g}"
+                raise _not_its_schema(
+                    f"{other:.12g} for the {end} edge of {column.name!r}, of which the base has {base}"
+                )
+
+
+def _not_its_schema(found: str) -> ValueError:
+    remedy = "Edges are in modelled units. Pass the schema whose base() the density was fitted on."
+    return ValueError(f"columns must be the schema that the density's base was made from, got {found}. {remedy}")
 
 
 def _edges(support: Any) -> tuple[Any, Any, bool]:

@@ -34,7 +34,7 @@ class Distances(NamedTuple):
         table_to_base: None without a table.
         table_to_density: None without a table.
         density_to_base: how far the table has moved the density.
-        chance: of ``table_to_density``, what comes from the number of rows alone; None without a table.
+        chance: expected ``table_to_density`` if the table were drawn from the density; None without a table.
     """
 
     table_to_base: float | None
@@ -44,14 +44,15 @@ class Distances(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """A histogram for a picture.
+    """A histogram of k bars for a picture.
 
     Attributes:
-        edges: of the bars, in the table's own units; a bar holds its left edge, and the last one its right edge too.
-        places: of the edges on a picture's axis, in [0, 1]: on the scale that the column is modelled on.
-        table: share of the table's rows in each bar; None without a table.
-        density: share of the density's.
-        base: share of the base's.
+        edges: k + 1, of the bars, in the table's own units; a bar holds its left edge, and the last one its right edge
+            too.
+        places: k + 1, of the edges on a picture's axis, from 0 to 1: on the scale that the column is modelled on.
+        table: k shares of the table's rows, in [0, 1]; None without a table.
+        density: k shares of the density's.
+        base: k shares of the base's.
     """
 
     edges: list[float]
@@ -106,7 +107,13 @@ class Comparison(NamedTuple):
 
 
 class _Samples(NamedTuple):
-    """Values of one column: the table's, if there is one, and the base's with the density's weights of its draws."""
+    """Values of one column, in the table's own units.
+
+    Attributes:
+        table: float64 ``(n,)``; None without a table.
+        base: of m draws of the base, float64 ``(m,)``.
+        weights: of these draws for the density, which sum to 1, float64 ``(m,)``.
+    """
 
     table: Array | None
     base: Array
@@ -158,8 +165,13 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
         for one, other in combinations(samples, 2)
     ]
     distance = 0.5 * float(abs(weights - 1 / len(weights)).sum())
-    pairs.sort(key=lambda pair: -(pair.distances.table_to_density or pair.distances.density_to_base))
+    pairs.sort(key=lambda pair: _furthest_first(pair.distances))
     return Comparison(_verdict(compared, pairs, distance), distance, compared, tuple(pairs))
+
+
+def _furthest_first(distances: Distances) -> float:
+    distance = distances.density_to_base if distances.table_to_density is None else distances.table_to_density
+    return -distance
 
 
 def _values(column: Any) -> Array:
@@ -178,8 +190,9 @@ def _distances(samples: Sequence[_Samples], levels: Array) -> Distances:
     if not tables:
         return Distances(None, None, moved, None)
     table, num_rows = _shares(tables), len(tables[0][0])
-    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average.
-    chance = 0.5 * float(np.sqrt(2 / math.pi * density * (1 - density) / num_rows).sum())
+    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average; weights w are as good as 1 / sum w^2 rows.
+    variance = density * (1 - density) * (1 / num_rows + float((weights**2).sum()))
+    chance = 0.5 * float(np.sqrt(2 / math.pi * variance).sum())
     return Distances(_total_variation(table, base), _total_variation(table, density), moved, chance)
 
 
@@ -282,4 +295,5 @@ def _verdict(columns: Sequence[ColumnComparison], pairs: Sequence[PairComparison
         like = "like a blurred copy of your table"
     else:
         like = "much like your table"
-    return f"Your rows will look {like}: of the way from the public base to your table, they go {way}; {like_base}."
+    distance = f"they cover {way} of the distance from the public base to your table"
+    return f"Your rows will look {like}: {distance}; {like_base}."

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from pyro_mbde.releases.comparison import Bars
 
-#: Size of a drawing, in its own units; a part at the foot is for labels.
+#: Size of a drawing, in drawing units; the labels stand below it.
 WIDTH, HEIGHT = 300, 120
-#: A bar of the table may be so many times as tall as the tallest of density and base; what is above is cut off.
+#: Bars of the table are cut off above 2.5 max(density, base): the tallest of those fills two fifths of a picture at
+#: least, so that a spike in the table does not flatten what the picture is about.
 _MOST_TALL = 2.5
 
 
@@ -17,7 +19,7 @@ class Label(NamedTuple):
     """A number below the axis.
 
     Attributes:
-        place: from the left.
+        place: from the left, in drawing units, 0 to WIDTH.
         anchor: which part of the text is there: ``start``, ``middle`` or ``end``.
         text: the number.
     """
@@ -31,11 +33,11 @@ class Picture(NamedTuple):
     """What a page draws.
 
     Attributes:
-        table: path of the table's bars, empty without a table.
-        density: path of the density's outline.
-        base: path of the base's outline.
+        table: SVG path of the table's bars, in drawing units, 0 to WIDTH and 0 to HEIGHT; empty without a table.
+        density: SVG path of the density's outline, in the same units.
+        base: SVG path of the base's outline, in the same units.
         labels: of the axis.
-        cut: whether bars of the table were cut off.
+        cut: whether bars of the table are taller than HEIGHT, and cut off there.
     """
 
     table: str
@@ -59,9 +61,9 @@ def picture(bars: Bars, *, whole: bool) -> Picture:
         >>> picture(Bars([0.0, 1.0], [0.0, 1.0], None, [1.0], [1.0]), whole=False).base
         'M0,0V0H300'
     """
-    widths = [right - left for left, right in zip(bars.places, bars.places[1:], strict=False)]
+    widths = [right - left for left, right in pairwise(bars.places)]
     heights = {
-        name: [share / width for share, width in zip(shares or [], widths, strict=False)]
+        name: [] if shares is None else [share / width for share, width in zip(shares, widths, strict=True)]
         for name, shares in (("table", bars.table), ("density", bars.density), ("base", bars.base))
     }
     limit = _MOST_TALL * max(*heights["density"], *heights["base"])
@@ -75,11 +77,13 @@ def picture(bars: Bars, *, whole: bool) -> Picture:
 
 def _path(places: Sequence[float], heights: Sequence[float]) -> str:
     """The upper outline of bars; empty without any."""
+    if not heights:
+        return ""
     steps = [
         f"V{_number(HEIGHT * (1 - height))}H{_number(WIDTH * right)}"
-        for height, right in zip(heights, places[1:], strict=False)
+        for height, (_, right) in zip(heights, pairwise(places), strict=True)
     ]
-    return f"M{_number(WIDTH * places[0])},{_number(HEIGHT * (1 - heights[0]))}{''.join(steps)}" if steps else ""
+    return f"M{_number(WIDTH * places[0])},{_number(HEIGHT * (1 - heights[0]))}{''.join(steps)}"
 
 
 def _number(value: float) -> str:

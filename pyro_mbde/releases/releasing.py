@@ -122,7 +122,8 @@ def release(
         ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
         TypeError: an argument is of the wrong kind; among them everything that is not private to hand out.
         UnwrittenReleaseError: the rows were drawn and could not be written; they are in the error.
-        ValueError: an argument is out of its range, or the rows would take too long.
+        ValueError: an argument is out of its range, the certificate of q has lapsed
+            (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the rows would take too long.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Awan, Rao. Privacy-Aware

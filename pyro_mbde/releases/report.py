@@ -69,8 +69,8 @@ def private_report(
         >>> report["notice"], report["scores"]["gain_in_nats"] > 0.1, len(report["history"])
         ('PRIVATE - do not hand out', True, 3)
         >>> print(report["comparison"]["verdict"])
-        Your rows will look more like the public base than like your table: of the way from the public base to your
-        table, they go 21% in single columns; 88 in 100 could as well have been drawn from the public base.
+        Your rows will look more like the public base than like your table: they cover 21% in single columns of
+        the distance from the public base to your table; 88 in 100 could as well have been drawn from the public base.
     """
     check_density(q)
     target = None if path is None else _check_path(path)

@@ -1,4 +1,4 @@
-"""Draws of kernels that move many chains at once, as Pyro's MCMC collects them, with the chains where Pyro has them."""
+"""Regroups the draws of lockstep kernels by chain, as Pyro's MCMC expects."""
 
 from __future__ import annotations
 

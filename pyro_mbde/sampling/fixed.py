@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import check_count, check_number, message
 from pyro_mbde.mollifier import Bounds
-from pyro_mbde.sampling.rejection import EnvelopeError, RandomSource
-from pyro_mbde.scoring import score_rows
+from pyro_mbde.sampling.rejection import RandomSource, propose
 
 #: Natural logarithm of the largest weight that the base may have in the law of a draw: 2^-53, one step of a uniform.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
@@ -173,13 +172,9 @@ def _propose(
     source: RandomSource, tilt: Callable[[Tensor], Tensor], bounds: Bounds, num_draws: int, size: int
 ) -> tuple[Tensor, Tensor]:
     """Proposals of shape ``(num_draws, size, *event_shape)``, and 1 for each that is accepted, else 0."""
-    proposals = source.propose(num_draws * size)
-    log_acceptance = score_rows(tilt, proposals) - bounds.high
-    if not bool((log_acceptance <= 0).all()):
-        raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
-    uniforms = source.uniforms(num_draws * size).to(log_acceptance.device)
-    accepted = (uniforms < log_acceptance.exp()).to(torch.int64)
-    return proposals.reshape(num_draws, size, *proposals.shape[1:]), accepted.reshape(num_draws, size)
+    proposals, accepted = propose(source, tilt, bounds, num_draws * size)
+    by_draw = proposals.reshape(num_draws, size, *proposals.shape[1:])
+    return by_draw, accepted.to(torch.int64).reshape(num_draws, size)
 
 
 def check_work(num_draws: int, num_proposals: int, limit: int) -> None:

@@ -62,7 +62,8 @@ def fresh_chains(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1, or ``num_steps`` or the seed is negative.
+        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1, ``num_steps`` or the seed is negative, or the
+            device is neither a CPU nor CUDA's.
 
     Example:
         >>> import torch

@@ -10,8 +10,8 @@ import torch
 from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
-from pyro_mbde._runtime import check_count, message
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._runtime import check_count
+from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.mollifier import Bounds
 from pyro_mbde.sampling.collected import ChainsFirst
 from pyro_mbde.sampling.randomness import TorchSource
@@ -124,10 +124,7 @@ class IndependenceSampler(MCMCKernel):
     """
 
     def __init__(self, q: MollifiedExpFamily, num_chains: int = 1) -> None:
-        if not isinstance(q, MollifiedExpFamily):
-            raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", q))
-        if q.batch_shape:
-            raise ValueError(message("model", "have an empty batch shape", tuple(q.batch_shape)))
+        check_density(q)
         self.q = q
         self.num_chains = check_count("num_chains", num_chains)
         self.model = None  # what ArviZ takes observations from: there are none

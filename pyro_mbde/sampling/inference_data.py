@@ -49,18 +49,20 @@ def to_arviz(
         if given is not None and not of_sequences:
             raise TypeError(message(argument, "map names to sequences", given))
     predicted = {group: of for group, of in arrays.items() if group.startswith("predictions")}
-    sizes = _apply_dims("dims", dims or {}, {group: of for group, of in arrays.items() if group not in predicted})
-    _apply_dims("pred_dims", pred_dims or {}, predicted)
-    for name, labels in (coords or {}).items():
-        if len(labels) != sizes.get(name, len(labels)):
-            raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
+    observed = {group: of for group, of in arrays.items() if group not in predicted}
+    for sizes in (_apply_dims("dims", dims or {}, observed), _apply_dims("pred_dims", pred_dims or {}, predicted)):
+        for name, labels in (coords or {}).items():
+            if len(labels) != sizes.get(name, len(labels)):
+                raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
     with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
         warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
         if is_tree:
             return arviz.from_dict(
                 arrays, coords=coords, dims=dims, pred_dims=pred_dims, pred_coords=coords, attrs={"posterior": attrs}
             )
-        return arviz.from_dict(**arrays, coords=coords, dims=dims, pred_dims=pred_dims or {}, posterior_attrs=attrs)
+        return arviz.from_dict(
+            **arrays, coords=coords, dims=dims, pred_dims=pred_dims or {}, pred_coords=coords, posterior_attrs=attrs
+        )
 
 
 def as_array(value: Any) -> Array:

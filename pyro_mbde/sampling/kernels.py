@@ -24,7 +24,7 @@ _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 #: Roberts, Gilks. Efficient Metropolis jumping rules. 1996. Table 1).
 _OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267)
 _LIMITING_RATE = 0.234
-#: Shares of warmup after which the covariance of the proposals is learned anew from the steps since the last time.
+#: Shares of warmup after which the covariance of the proposals is learned again from the steps since the last time.
 _WINDOWS = (0.15, 0.4, 0.8)
 #: Least warmup in which a covariance is learned.
 _MIN_WARMUP = 20

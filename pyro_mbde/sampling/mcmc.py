@@ -145,8 +145,8 @@ def resume_mcmc(
 ) -> Chains:
     """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
 
-    The draws are those that a longer run would have made; but for those, after an interrupt, that the chains which were
-    ahead of the others had made already, which are left out.
+    The draws are those that a longer run would have made, except that after an interrupt those are left out that some
+    chains had made ahead of the others.
 
     Privacy:
         As for :func:`run_mcmc`: not for release.

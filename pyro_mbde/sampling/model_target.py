@@ -127,7 +127,7 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 def _check_latents(trace: Any, names: set[str]) -> None:
     """Raises if a conditioned run of a model has latent sites that are not conditioned on, or lacks some."""
-    sites = {name for name, node in trace.nodes.items() if node["type"] == "sample" and not _is_subsample(node)}
+    sites = {name for name, node in trace.nodes.items() if node["type"] == "sample" and not is_subsample(node)}
     free = {name for name in sites if not trace.nodes[name]["is_observed"]}
     if free or not names <= sites:
         changing = ", ".join(sorted(free | (names - sites)))
@@ -140,7 +140,7 @@ def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
     latent = {
         name
         for name, node in trace.iter_stochastic_nodes()
-        if not _is_subsample(node) and not node["fn"].has_enumerate_support
+        if not is_subsample(node) and not node["fn"].has_enumerate_support
     }
     if latent != names:
         changing = ", ".join(sorted(latent ^ names))
@@ -186,7 +186,12 @@ def _idle(node: Any, like: Tensor) -> Tensor | None:
     return (~used).reshape(shape).expand(like.shape).to(like)
 
 
-def _is_subsample(node: Any) -> bool:
+def is_subsample(node: Any) -> bool:
+    """Returns whether a node of a trace holds the indices that a plate draws of its own accord.
+
+    Args:
+        node: a sample site; Pyro has no public name for the distribution of those of a plate.
+    """
     return type(node["fn"]).__name__ == "_Subsample"
 
 

@@ -19,7 +19,7 @@ from pyro_mbde.sampling.hamiltonian import RecordingHMC, RecordingNUTS, check_op
 from pyro_mbde.sampling.independence import IndependenceSampler
 from pyro_mbde.sampling.kernels import LockstepRandomWalk
 from pyro_mbde.sampling.model_target import model_target
-from pyro_mbde.sampling.target import Params, Target, density_target
+from pyro_mbde.sampling.target import Params, Target, check_not_batched, density_target
 
 _CLASSES: dict[str, Any] = {
     "random_walk": LockstepRandomWalk,
@@ -155,7 +155,8 @@ def prepare_sampling(
     if kernel == "independence":
         if not isinstance(model, MollifiedExpFamily):
             raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", model))
+        check_not_batched(model, "model")
         return Sampling(kernel, options, model, None)
     if isinstance(model, Distribution):
-        return Sampling(kernel, options, model, density_target(model))
+        return Sampling(kernel, options, model, density_target(model, "model"))
     return Sampling(kernel, options, None, model_target(model, tuple(model_args), dict(model_kwargs or {})))

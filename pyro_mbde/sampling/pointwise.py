@@ -12,6 +12,7 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
 from pyro_mbde._runtime import message, seeded
+from pyro_mbde.sampling.model_target import is_subsample
 
 _poutine: Any = poutine  # Pyro leaves these unannotated
 _scale_and_mask: Any = scale_and_mask
@@ -21,7 +22,7 @@ _CHUNK_SIZE = 512
 
 
 def observations(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the observed values of a model's sites; not its factors, nor what it only computes.
+    """Returns the observed values of a model's sites; factors and deterministic sites are left out.
 
     Args:
         model: a Pyro model.
@@ -52,11 +53,7 @@ def pointwise_log_likelihood(
     """
     trace = _run(model, args, kwargs)
     observed = _observed(trace)
-    missing = [
-        name
-        for name, node in trace.iter_stochastic_nodes()
-        if name not in draws and type(node["fn"]).__name__ != "_Subsample"
-    ]
+    missing = [name for name, node in trace.iter_stochastic_nodes() if name not in draws and not is_subsample(node)]
     if missing:
         remedy = "Write a mixture without its assignments, as MixtureSameFamily does; or pass log_likelihood=False."
         raise ValueError(message("model", "have no latent sites but those of the chains", ", ".join(missing), remedy))
@@ -94,5 +91,5 @@ def _observed(trace: Any) -> dict[str, Any]:
         and node["is_observed"]
         and not node["infer"].get("_deterministic")
         and not isinstance(node["fn"], pyro.distributions.Unit)
-        and type(node["fn"]).__name__ != "_Subsample"
+        and not is_subsample(node)
     }

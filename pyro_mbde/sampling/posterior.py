@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import check_count, check_seed, message, seeded, with_gradients
-from pyro_mbde.base import prepare_base, reference_draws
+from pyro_mbde.base import feature_dtype, prepare_base, reference_draws
 from pyro_mbde.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.normalizer import estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -167,7 +167,7 @@ def exact_posterior(
         raise ValueError(
             message("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
         )
-    dtype = draws.dtype if draws.is_floating_point() else base.log_prob(draws).dtype
+    dtype = feature_dtype(base)
     if log_likelihood is not None:
         _check_likelihood(q, base, draws, log_likelihood)
     with with_gradients(), seeded(check_seed(seed)):  # the density can be differentiated wherever it was made

@@ -80,13 +80,14 @@ def private_draws(
     every process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
     uniform, multivariate normal and their transforms, among others), come from the system's cryptographic generator.
     Proposals of other bases come from torch's generator with all of its state filled by the system: good for the few
-    rows that a budget pays for, but not cryptographic. No other thread should use torch's generator meanwhile.
+    rows that a budget pays for, but not cryptographic. No thread outside this library should seed that generator
+    meanwhile.
 
     Privacy:
         The rows together cost :func:`~pyro_mbde.privacy.accounting.compose` of ``q.guarantee`` and ``num_draws``.
         Whether the call succeeds depends on public numbers alone: it is refused before anything is drawn where
-        :math:`k e^R` proposals, the most that any table makes k draws take on average, are too many. The time taken is
-        not covered, but for ``constant_time``: then every draw takes the same public number of proposals
+        :math:`k e^R` proposals, the most that any table makes k draws take on average, are too many. Running time is
+        not covered, except with ``constant_time``: then every draw takes the same public number of proposals
         (:func:`~pyro_mbde.sampling.fixed.fixed_draws` says what that hides), and carries the same guarantee. Their law
         is within :math:`2^{-53}` of the density in total variation.
 
@@ -102,8 +103,9 @@ def private_draws(
 
     Raises:
         TypeError: an argument is of the wrong kind.
-        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1 or too many for the width of the tilt, or the seed
-            is negative.
+        ValueError: ``q`` has a batch shape, its certificate has lapsed (:meth:`MollifiedExpFamily.confirm_guarantee`),
+            ``num_draws`` is below 1 or too many for the width of the tilt, the seed is negative, or the device is
+            neither a CPU nor CUDA's.
 
     References:
         Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times tell).

@@ -50,6 +50,31 @@ class EnvelopeError(RuntimeError):
     """A tilt above its public upper bound: the draws would be neither exact nor private."""
 
 
+def propose(
+    source: RandomSource, tilt: Callable[[Tensor], Tensor], bounds: Bounds, num_proposals: int
+) -> tuple[Tensor, Tensor]:
+    r"""Returns proposals from the base, and whether each is accepted, with probability :math:`e^{f - hi}`.
+
+    Args:
+        source: randomness for proposals and acceptance.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.scoring.score_rows`.
+        bounds: public interval of f, in nats.
+        num_proposals: n, how many, at least 1.
+
+    Returns:
+        Proposals of shape ``(n, *event_shape)``, and bool ``(n,)``.
+
+    Raises:
+        EnvelopeError: the tilt is above its upper bound, or NaN.
+    """
+    proposals = source.propose(num_proposals)
+    log_acceptance = score_rows(tilt, proposals) - bounds.high
+    if not bool((log_acceptance <= 0).all()):
+        raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
+    uniforms = source.uniforms(num_proposals).to(log_acceptance.device)
+    return proposals, uniforms < log_acceptance.exp()
+
+
 def rejection_sample(
     source: RandomSource,
     tilt: Callable[[Tensor], Tensor],
@@ -130,12 +155,8 @@ def rejection_sample(
                     f"R = {bounds.width:.3g} nats may take e^R proposals a draw: raise max_proposals, draw fewer, "
                     f"lower epsilon, or run a Markov chain with run_mcmc."
                 )
-            proposals = source.propose(size)
-            log_acceptance = score_rows(tilt, proposals) - bounds.high
-            if not bool((log_acceptance <= 0).all()):
-                raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
-            uniforms = source.uniforms(size).to(log_acceptance.device)
-            chosen = proposals[uniforms < log_acceptance.exp()][:missing]
+            proposals, is_accepted = propose(source, tilt, bounds, size)
+            chosen = proposals[is_accepted][:missing]
             accepted.append(chosen)
             num_accepted += len(chosen)
             num_proposals += size

@@ -165,13 +165,14 @@ def nan_message(where: str, names: Iterable[str]) -> str:
     return message(f"log-density of {where}", "be a number", math.nan, remedy)
 
 
-def density_target(density: Distribution) -> Target:
+def density_target(density: Distribution, name: str = "density") -> Target:
     """A density in unconstrained coordinates in which its base has unit scale, as site ``x``.
 
     For a distribution that is no exponential family over a base, the distribution is its own base.
 
     Args:
         density: a distribution with continuous support and empty batch shape.
+        name: what errors call it.
 
     Returns:
         The target, batched.
@@ -182,10 +183,9 @@ def density_target(density: Distribution) -> Target:
     support = support_of(density)
     if support.is_discrete:
         remedy = "Draw exactly: q.sample((n,)). Or use the independence kernel."
-        raise ValueError(message("model", "have continuous support for this kernel", density, remedy))
-    if density.batch_shape:
-        raise ValueError(message("model", "have an empty batch shape", tuple(density.batch_shape)))
-    check_not_circular(density, "model")
+        raise ValueError(message(name, "have continuous support for this kernel", density, remedy))
+    check_not_batched(density, name)
+    check_not_circular(density, name)
     fitted = density if isinstance(density, MollifiedExpFamily) else None
     base: Any = density if fitted is None else fitted.base
     transform: Any = biject_to(support)
@@ -215,6 +215,22 @@ def density_target(density: Distribution) -> Target:
 
     bound = None if fitted is None else lower_bound_fn
     return Target(potential_fn, True, {"x": support}, {"x": transform}, {"x": Spread(loc, scale)}, draw, blame, bound)
+
+
+def check_not_batched(density: Distribution, name: str) -> None:
+    """Raises for a distribution with a batch shape.
+
+    Args:
+        density: any distribution.
+        name: what the error calls it.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if density.batch_shape:
+        declared = f"declare its dimensions dependent: {name}.to_event({len(density.batch_shape)})"
+        remedy = f"Pass it before it is expanded, or {declared}."
+        raise ValueError(message(name, "have an empty batch shape", tuple(density.batch_shape), remedy))
 
 
 def check_not_circular(distribution: Any, name: str) -> None:

@@ -1,7 +1,8 @@
-"""A table's cells as numbers, each brought to what its column may hold. As sensitive as the table, all of it."""
+"""Converts a table's cells to numbers in the range of their column. Private."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import date
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde.names import look_alike_hint
+from pyro_mbde.names import is_similar, look_alike_hint
 from pyro_mbde.tables.columns import Column
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _PATTERNS = {
     _COMMAS: re.compile(r"\s*[-+]?[\d.'\u2019\u00a0\u202f ]*,[\d.,'\u2019\u00a0\u202f ]*\d\s*"),
     _POINTS: re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"),
 }
+#: Numbers, dates, times and amounts, whatever sign or blank is before them.
+_BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
 _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
     _DATES: "Count days or years since a public date.",
@@ -44,22 +47,26 @@ class Cells(NamedTuple):
     """The cells of one column as its schema takes them.
 
     Attributes:
-        values: all that the column may hold; anything where ``kept`` is false.
-        kept: which rows stay.
-        moved: whether values were moved to the lower end, and to the upper.
-        notes: what was done, and what looks wrong.
-        refused: what the schema refuses.
+        values: float64 ``(n,)``, in the range of the column where ``kept`` is true; anything elsewhere.
+        kept: which rows stay, bool ``(n,)``.
+        notes: what was done, and what looks wrong; any number of sentences.
+        refused: what the schema refuses; any number of sentences.
     """
 
     values: Numbers
     kept: Flags
-    moved: tuple[bool, bool]
     notes: tuple[str, ...]
     refused: tuple[str, ...]
 
 
 def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raises if a column of the schema is not in the table, is there twice, or holds anything but real numbers.
+
+    Where the first line of a file is a row of the table, that row stands in the place of the names. So an error shows
+    the names of a table only where they are plausibly a header: one of them is, or is similar to
+    (:func:`~pyro_mbde.names.is_similar`), a name in the schema, and none of them begins with a digit, as numbers,
+    dates, times and amounts do. A row of a table that fits the schema has a number in each of its columns, or nothing.
+    Otherwise the error tells how many columns there are, and shows none but a name that looks like one in the schema.
 
     Args:
         frame: the table.
@@ -72,11 +79,14 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     there = list(frame.columns)
     missing = [name for name in names if name not in there]
     if missing:
-        has = f"Its columns are {_listed(there)}." if there else "It has no columns."
-        if there and all(map(reads_as_number, there)):  # a row of the table may stand in the header's place
-            has = "Its columns are named by numbers: a file's first line must name them."
+        if not there:
+            has = "It has no columns."
+        elif _is_header(there, names):
+            has = f"Its columns are {_listed(there)}."
+        else:
+            has = f"It has {_counted(len(there), 'column')}. A file's first line must name them."
         remedy = "A schema names columns as the table does, spaces and capitals too."
-        has += look_alike_hint(missing, there)
+        has += look_alike_hint(missing, [label for label in there if not _BEGINS_WITH_DIGIT.match(str(label))])
         raise ValueError(f"The table must have columns named {_listed(missing)}. {has} {remedy} {OWNER}")
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
@@ -86,17 +96,25 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
         raise TypeError("\n  ".join(["The table must hold real numbers in the columns of its schema:", *found, OWNER]))
 
 
+def _is_header(labels: Sequence[Any], names: Sequence[str]) -> bool:
+    """Whether labels are plausibly names of columns and no row of the table; the rule is that of :func:`check_form`."""
+    texts = [str(label) for label in labels]
+    return any(is_similar(name, texts) for name in names) and not any(map(_BEGINS_WITH_DIGIT.match, texts))
+
+
 def bring_in(column: Column, series: pd.Series[Any]) -> Cells:
     """Returns a column's cells as numbers that the column may hold, by its policies.
 
     Args:
         column: of the schema.
-        series: of the table; checked by :func:`check_form`.
+        series: the table's column of that name, n cells of any dtype; checked by :func:`check_form`.
+
+    Returns:
+        The n cells, with what was done to them.
     """
     values, (low, high) = _as_floats(series), _ends(column, series)
     missing = np.isnan(values)
-    below, above = (values < low) | np.isneginf(values), (values > high) | np.isposinf(values)
-    beyond = below | above
+    beyond = (values < low) | (values > high) | np.isinf(values)
     whole = np.rint(values)
     fractions = ~missing & ~beyond & (values != whole) & (column.kind == "integer")
     hint = _rounding(column, values[np.isfinite(values)])
@@ -109,8 +127,7 @@ def bring_in(column: Column, series: pd.Series[Any]) -> Cells:
     ):
         if not wrong.any():
             continue
-        verb = "is" if wrong.sum() == 1 else "are"
-        found = f"{int(wrong.sum()):,} {'value' if verb == 'is' else 'values'} {verb} {what}"
+        found = f"{_counted(int(wrong.sum()), 'value')} {'is' if wrong.sum() == 1 else 'are'} {what}"
         if policy == "refuse":
             refused.append(f"{found}.")
         elif policy == "drop":
@@ -121,9 +138,8 @@ def bring_in(column: Column, series: pd.Series[Any]) -> Cells:
     filled = np.where(missing, column.low if isinstance(column.missing, str) else column.missing, values)
     brought = (np.rint(filled) if column.kind == "integer" else filled).clip(column.low, column.high)
     notes += [] if hint is None else [hint]
-    moved_to = (bool(below.any()), bool(above.any())) if column.outside == "clip" else (False, False)
     said = [tuple(f"column {column.name!r}: {one}" for one in each) for each in (notes, refused)]
-    return Cells(brought, kept, moved_to, *said)
+    return Cells(brought, kept, *said)
 
 
 def _ends(column: Column, series: pd.Series[Any]) -> tuple[float, float]:
@@ -147,8 +163,7 @@ def _rounding(column: Column, values: Numbers) -> str | None:
         return None
     if digits[0] == 0:
         return 'all values are whole, released ones will not be. If its codebook says so, declare kind = "integer".'
-    many = "1 digit" if digits[0] == 1 else f"{digits[0]} digits"
-    said = f"all values have at most {many} after the point, released ones will have more."
+    said = f"all values have at most {_counted(digits[0], 'digit')} after the point, released ones will have more."
     return f"{said} If its codebook says so, declare decimals = {digits[0]}."
 
 
@@ -157,8 +172,17 @@ def _as_floats(series: pd.Series[Any]) -> Numbers:
     if _is_numeric(series):
         values: Numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return values
-    cells = zip(series, series.notna(), strict=True)
+    cells = zip(series, _present(series), strict=True)
     return np.array([_as_float(cell) if present else np.nan for cell, present in cells], dtype=np.float64)
+
+
+def _present(series: pd.Series[Any]) -> Flags:
+    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is none."""
+    import pandas as pd
+
+    quiet = [math.nan if isinstance(cell, Decimal) and cell.is_nan() else cell for cell in series]
+    present: Flags = pd.Series(quiet, dtype=object).notna().to_numpy()
+    return present
 
 
 def _as_float(cell: Any) -> float:
@@ -181,7 +205,7 @@ def _not_numbers(series: pd.Series[Any]) -> str | None:
     if str(series.dtype) == "category":
         return f"categories. {_ENCODE}"
     rows: dict[str, list[int]] = {}
-    for row, (cell, present) in enumerate(zip(series, series.notna(), strict=True), 1):
+    for row, (cell, present) in enumerate(zip(series, _present(series), strict=True), 1):
         if present and not isinstance(cell, Real | Decimal | np.bool_):
             rows.setdefault(_kind_of(cell), []).append(row)
     found = [
@@ -198,9 +222,8 @@ def _kind_of(cell: Any) -> str:
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)
 
 
-def reads_as_number(name: Any) -> bool:
-    """Returns whether the name of a column is text that reads as a number, with a point or a comma."""
-    return isinstance(name, str) and any(_PATTERNS[kind].fullmatch(name) for kind in (_COMMAS, _POINTS))
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def _listed(names: Sequence[Any]) -> str:

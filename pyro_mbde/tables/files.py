@@ -18,7 +18,6 @@ from pyro_mbde._runtime import message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
-from pyro_mbde.tables.cells import reads_as_number
 from pyro_mbde.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -38,8 +37,8 @@ def read_table(
     has missing values; a longer one is an error.
 
     Privacy:
-        Errors tell names of columns and numbers of lines, never a value of the table; for the table's owner alone they
-        are all the same.
+        Errors tell numbers of columns and of lines, never a value of the table, nor a name: the first line may be a
+        row of the table. They are for the table's owner alone all the same.
 
     Args:
         path: the file, ending in .csv, .csv.gz or .parquet.
@@ -118,18 +117,18 @@ def _check_header(names: list[str], sep: str) -> None:
     if len(names) == 1 and (other := [mark for mark in _SEPARATORS if mark != sep and mark in names[0]]):
         found = max(other, key=names[0].count)
         shown = "tab" if found == "\t" else found
-        raise _UnusableTableError(
-            f"Separated by {sep!r}, its first line is one name, {names[0]!r}. Pass sep={shown!r} (--sep '{shown}')."
-        )
+        remedy = f"Pass sep={shown!r} (--sep '{shown}')."
+        raise _UnusableTableError(f"Separated by {sep!r}, its first line is one name with {shown!r} in it. {remedy}")
     _check_repeats(names)
 
 
 def _check_repeats(names: Sequence[str]) -> None:
-    repeated = [name for name, count in Counter(names).items() if name and count > 1]
-    if repeated and all(map(reads_as_number, names)):
-        raise _UnusableTableError("Its first line holds numbers in place of names. Write the columns' names above it.")
-    if repeated:
-        raise _UnusableTableError(f"Several columns are named {', '.join(map(repr, repeated))}. Name each differently.")
+    """Raises if columns have the same name; tells which, not the name: a row may stand in the header's place."""
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            first, *_, last = (str(number) for number, other in enumerate(names, 1) if other == name)
+            remedy = "Name each differently; the first line of a CSV file must name the columns."
+            raise _UnusableTableError(f"Columns {first} and {last} have the same name. {remedy}")
 
 
 def _read_parquet(name: str) -> pd.DataFrame:

@@ -174,9 +174,10 @@ class Schema:
         names columns whose values are all rounded where released ones will not be.
 
         Privacy:
-            Errors and warnings tell column names and counts, never a value; counts are private too, so that both are
-            for the table's owner alone. The guarantee holds for whatever is done to the table here, except that an
-            error tells tables apart: of tables of the right form, only those with values that a column refuses raise.
+            Errors and warnings tell column names and counts, never a value: names in the schema, and those of the table
+            where they are plausibly a header. Counts are private too, so that both are for the table's owner alone. The
+            guarantee holds for whatever is done to the table here, except that an error tells tables apart: of tables
+            of the right form, only those with values that a column refuses raise.
 
         Args:
             frame: the table.
@@ -211,10 +212,7 @@ class Schema:
                 column._to_modelled(torch.from_numpy(one.values[kept]))
                 for column, one in zip(self.columns, cells, strict=True)
             ]
-        rows: Any = torch.stack(modelled, -1).to(self.dtype).clamp(low, high)
-        rows.moved_to_ends = torch.tensor([one.moved for one in cells]).T  # what a look for leaks must know
-        tensor: Tensor = rows
-        return tensor
+        return torch.stack(modelled, -1).to(self.dtype).clamp(low, high)
 
     def to_frame(self, rows: Any) -> pd.DataFrame:
         """Turns rows in the modelled units into a table in its own: rounded, and clipped into the public ranges.

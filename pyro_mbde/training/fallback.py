@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 class FitWarning(UserWarning):
-    """What a fit could not make of a table. For the table's owner alone: it depends on the table.
+    """A fit left rows out, or training failed. For the table's owner alone: it depends on the table.
 
-    A fit that raised for some tables would tell them from others, so that nothing about the values or the number of
-    rows raises. Rows that cannot be used are left out, and where training fails the tilt is 0: the density is the
-    public base then, under the same bounds, certificate and guarantee as any other.
+    Whether a fit raises must not depend on the table, so values and row counts never raise. Rows that cannot be used
+    are left out, and where training fails the tilt is 0: the density is the public base then, under the same bounds,
+    certificate and guarantee as any other.
     """
 
 

@@ -14,9 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pyro_mbde.privacy.leaks import PrivacyLeakWarning
 
-#: Numbers that differ by less, relative to their size and their column's deviation, may be one, summed in float32.
+#: Numbers that differ by less, relative to their size and their column's deviation, may be one, summed in float32: a
+#: sum of n numbers in pairs, as torch adds them, is off by up to log2(n) 2^-24 of the sum of their sizes, which is
+#: 1.4e-6 for 2^24 rows, and a variance by twice that.
 _TOLERANCE = 4e-6
-#: How near 0 and 1 the moments of a column are that was standardised by them, in float32.
+#: How near 0 and 1 the moments of a column are that was standardised by them, in float32:
+#: a mean that is 100 deviations from 0 is rounded by up to 100 * 2^-24 = 6e-6 deviations before it is subtracted.
 _STANDARDISED = 1e-5
 #: Components of a mixture that are looked at.
 _MOST_COMPONENTS = 1000
@@ -35,8 +38,9 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
 
     Looked for are: memory that base and table share; parameters that are a column's mean, median, deviation, variance,
     covariance, minimum or maximum to float precision; columns that all have mean 0 and deviation 1. Numbers of one or
-    two digits are taken for public, since ranges such as 0 to 100 are often met exactly; so are tables of fewer than 8
-    rows. What is computed in another way, or rounded, is not seen.
+    two digits are taken for public, since ranges such as 0 to 100 are often met exactly; so are ln(1 + x) of such a
+    number x, ends of a range that several rows share, since clipping to the range makes these, and tables of fewer than
+    8 rows. What is computed in another way, or rounded, is not seen.
 
     Privacy:
         The warning depends on the table, and is for its owner. It tells no number of it.
@@ -57,7 +61,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
     rows = rows.detach().double().cpu()
     if len(rows) < _FEWEST_ROWS or not rows.numel():
         return
-    if found := _coinciding(parameters, rows, getattr(data, "moved_to_ends", None)):
+    if found := _coinciding(parameters, rows):
         text = f"The base's {found[0]} equals the {found[1]} of the table. {_REMEDY}"
         warnings.warn(text, PrivacyLeakWarning, stacklevel=stacklevel)
     elif _is_standardised(rows):
@@ -122,15 +126,14 @@ def _memory(value: Any) -> tuple[int, int] | None:
     return (start, start + size) if size else None
 
 
-def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor, moved: Tensor | None) -> tuple[str, str] | None:
+def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor) -> tuple[str, str] | None:
     """Names of a parameter and of the statistic of a column that it equals, if it is not round.
 
-    Where a schema ``moved`` values to an end of their range (the lower ones, the upper ones), the range was not made
-    from the table, which reaches beyond it.
+    An end that several rows share is where a table that reaches beyond its public range was clipped.
     """
-    smallest, largest = rows.min(0).values, rows.max(0).values
-    if moved is not None:
-        smallest, largest = torch.where(moved.to(rows.device), torch.nan, torch.stack([smallest, largest]))
+    ends = torch.stack([rows.min(0).values, rows.max(0).values])
+    are_shared = torch.stack([(rows == end).sum(0) > 1 for end in ends])
+    smallest, largest = torch.where(are_shared, torch.nan, ends)
     deviation = rows.std(0)
     statistics = [
         ("mean", rows.mean(0)),
@@ -173,10 +176,15 @@ def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor, moved: Tenso
 
 
 def _is_round(values: Tensor) -> Tensor:
-    """Whether numbers have at most two digits, as float32 knows them."""
+    """Whether numbers x, or e^x - 1, have at most two digits, as far as x in float32 tells."""
+    natural = values.expm1()
+    natural_error = 1e-7 * values.abs() * (natural + 1)  # d(e^x - 1) = e^x dx
+    return _has_two_digits(values, 1e-7 * values.abs()) | _has_two_digits(natural, natural_error)
+
+
+def _has_two_digits(values: Tensor, error: Tensor) -> Tensor:
     rounded = torch.tensor([float(f"{value:.1e}") for value in values.flatten().tolist()], dtype=torch.float64)
-    rounded = rounded.reshape(values.shape)
-    return (values - rounded).abs() <= 1e-7 * rounded.abs()
+    return (values - rounded.reshape(values.shape)).abs() <= error
 
 
 def _is_standardised(rows: Tensor) -> bool:

@@ -48,7 +48,7 @@ from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
-#: Draws of the base that theta is fitted anew on, and that an intermediate density of a calibrated fit is placed on.
+#: Draws of the base that theta is fitted again on, and that an intermediate density of a calibrated fit is placed on.
 _NUM_REWEIGHTING_DRAWS, _NUM_PLACING_DRAWS = 2**15, 2**13
 #: Largest tilt of an intermediate density of a calibrated fit, in nats.
 _LARGEST_TILT = 4.0
@@ -64,7 +64,7 @@ class RoundRecord(NamedTuple):
 
     Attributes:
         round: t, from 1.
-        theta: natural parameter of the round, before any fit anew.
+        theta: natural parameter of the round, before any second fit.
         loss: logistic loss at the end of training, in nats.
         gamma_p: weak-learning constant E_P[c] / log 2, on the table's rows.
         gamma_q: weak-learning constant E_{Q_{t-1}}[-c] / log 2, on the draws trained on.
@@ -98,7 +98,7 @@ class MBDE:
     Whatever the table and however training went, :math:`Q_T` is in :math:`\mathcal{M}_\epsilon` (Theorem 4), so a draw
     from it is epsilon-integrally private. (With ``calibrated=True`` theta is larger, the tilt is clipped to a public
     interval, and its log-normaliser certified: :math:`\log q/q_0` is in
-    :math:`[-\text{skew}\,\epsilon, (1 - \text{skew})\,\epsilon]` but for a probability delta.) The default spends all
+    :math:`[-\text{skew}\,\epsilon, (1 - \text{skew})\,\epsilon]` except with probability delta.) The default spends all
     of epsilon and trains a network with Fourier features by AdamW on exact draws; :meth:`paper` is section 5 of the
     paper.
 
@@ -124,7 +124,7 @@ class MBDE:
             Algorithm 1's, with larger theta; no Q_t that is drawn from is tilted by more than 4 nats.
         delta: of a calibrated fit, the probability that its certificate is wrong; in (0, 1), unused otherwise.
         skew: of a calibrated fit, where the interval of the tilt lies; in (0, 1), 1/2 is the paper's set.
-        reweighted: whether theta is fitted anew to all classifiers at the end, within the same sum of
+        reweighted: whether theta is fitted again to all classifiers at the end, within the same sum of
             :math:`|\theta_t|` (:func:`~pyro_mbde.training.reweighting.reweight`). It is private then.
         num_samples: draws of Q_{t-1} per round, at least 2; also of P, where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
@@ -359,7 +359,7 @@ class MBDE:
         natural_params: Tensor,
         plan: tuple[Bounds, Certificate] | None,
     ) -> MollifiedExpFamily:
-        """Fits theta anew if asked to, then normalises or calibrates."""
+        """Fits theta again if asked to, then normalises or calibrates."""
         bounds = tilt_bounds(natural_params)  # of the public theta
         if self.reweighted and len(positives):
             draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)

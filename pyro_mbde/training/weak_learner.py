@@ -161,7 +161,7 @@ class WeakLearner:
             ValueError: there are no rows, or training diverged.
         """
         if not len(positives):
-            raise ValueError("the table must have a row to learn from, got none.")
+            raise ValueError("positives must have at least one row, got 0. Check which rows were left out.")
         classifier = self._untrained(num_classifiers, positives, spread)
         optimizer, scheduler = self._optimizer(classifier)
         losses = []

@@ -20,6 +20,7 @@ from cli_words import FIT, ROOT, Run
 from schemas import TOML
 
 from pyro_mbde import Ledger, MollifiedExpFamily, Schema
+from pyro_mbde.privacy.advice import advise
 from pyro_mbde.tables.files import TableModel
 from pyro_mbde_cli.fit import Recipe
 
@@ -56,6 +57,14 @@ class TestFit:
         second = run(*FIT, "--force")
         assert first.stdout == second.stdout == "model.pt: one draw costs epsilon 1, delta 1e-09 once\n"
         assert first.stderr == second.stderr
+
+    def test_advice_is_on_the_guarantee_that_came_out(self, run: Run) -> None:
+        """A side of the interval so narrow leaves a certificate no room: the a-priori form stands in."""
+        options = ("--epsilon", 0.5, "--skew", 1e-5, "--json")
+        document = json.loads(run(*FIT, *options).stdout)
+        assert document["recipe"]["delta"] == 1e-9
+        assert document["guarantee"]["delta"] == 0
+        assert document["advice"] == advise(row=0.5, calibrated=False)
 
     def test_rounds_unless_told_otherwise(self) -> None:
         assert Recipe.from_options("mbde", 1.0, None, None, None, None).rounds == 3

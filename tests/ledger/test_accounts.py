@@ -179,7 +179,7 @@ def test_certificates_are_set_aside_at_opening(ledger: Ledger) -> None:
 @pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
 @pytest.mark.parametrize("seed", range(2))
 def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
-    """What was granted, added up anew by other code, is never past the limit; and a little more would have been."""
+    """What was granted, added up again by other code, is never past the limit; and a little more would have been."""
     generator = random.Random(seed)
     delta = generator.choice([1e-7, 1e-4])
     epsilon = generator.choice([0.5, 3.0])

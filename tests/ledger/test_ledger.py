@@ -217,6 +217,8 @@ def test_odd_charges_are_refused(
         ("sqlite://", ValueError, "name a file"),
         ("sqlite:///:memory:", ValueError, "name a file"),
         ("sqlite:///a.db?mode=memory", ValueError, "name a file"),
+        ("sqlite://u:secret@h/d?y=1", ValueError, "name a file and nothing else, got path_or_url='sqlite'"),
+        ("postgresql://u:secret@h/d\0", ValueError, "be the path of a file"),
         ("mysql://u:secret@h/d", ValueError, "be of SQLite or PostgreSQL, got path_or_url='mysql'"),
         ("postgresql://u:secret@h:port/d", ValueError, "must be a valid URL"),
         (1, TypeError, "be a path or a URL"),
@@ -226,6 +228,13 @@ def test_odd_charges_are_refused(
 def test_odd_places_are_refused(path: Any, kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match) as caught:
         Ledger(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_among_the_options_of_a_url_is_not_shown() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(LedgerError, match="no connection") as caught:
+        Ledger("postgresql://u:secret@127.0.0.1:1/d?password=secret&sslpassword=secret", timeout=2)
     assert "secret" not in str(caught.value)
 
 

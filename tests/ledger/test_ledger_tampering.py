@@ -297,7 +297,7 @@ def test_triggers_forbid_changes(store: Store) -> None:
             with admin(store.url) as execute:
                 execute("ALTER TABLE mbde_charges DISABLE TRIGGER mbde_charges_no_update")
         problems = ledger.verify().problems
-    assert problems == ["the trigger mbde_charges_no_update is missing, which forbids to change rows"]
+    assert problems == ["the trigger mbde_charges_no_update, which prevents changes to rows, is missing"]
 
 
 def test_altered_triggers_are_named(store: Store) -> None:
@@ -313,7 +313,7 @@ def test_altered_triggers_are_named(store: Store) -> None:
             execute("DROP TRIGGER mbde_charges_no_update ON mbde_charges")
             execute(f"CREATE TRIGGER {harmless} EXECUTE FUNCTION mbde_refuse()")
     with Ledger(store.url) as ledger:
-        altered = "the trigger mbde_charges_no_update was altered, which forbids to change rows"
+        altered = "the trigger mbde_charges_no_update, which prevents changes to rows, was altered"
         assert ledger.verify().problems == [altered]
         if store.path is None:
             with admin(store.url) as execute:
@@ -323,7 +323,7 @@ def test_altered_triggers_are_named(store: Store) -> None:
                 )
             problems = ledger.verify().problems
             assert len(problems) == len(triggers("postgresql")) and altered in problems
-            assert "the trigger mbde_ledger_no_truncate was altered, which forbids to change rows" in problems
+            assert "the trigger mbde_ledger_no_truncate, which prevents changes to rows, was altered" in problems
 
 
 def rewrite(store: Store, edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
