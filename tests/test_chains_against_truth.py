@@ -28,6 +28,8 @@ SLOW = {
     ("random_walk", "on a box"),
     ("hmc", "normal mean"),
     ("hmc", "skewed rate"),
+    ("hmc", "density itself"),
+    ("lockstep_random_walk", "normal mean"),
     ("nuts", "normal mean"),
     ("nuts", "skewed rate"),
     ("hmc", "on a box"),

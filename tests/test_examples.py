@@ -33,6 +33,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["new_clinic"], indirect=True)
 def test_new_clinic(example: ModuleType, generator: torch.Generator) -> None:
     cohort, people = example.load_scores(generator)

@@ -121,7 +121,8 @@ def test_what_is_public_still_raises() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pyro_mbde.FitWarning")
-@pytest.mark.parametrize("trainer", ["MBDE", pytest.param("DensityRatio", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["MBDE", "DensityRatio"])
 def test_an_audit_of_tables_that_cannot_be_fitted_finds_nothing(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_calibration(monkeypatch)
     tables = {name: (table, torch.rand(40, 2)) for name, table in TABLES.items() if name != "opposite"}

@@ -31,7 +31,7 @@ def skewed() -> MollifiedExpFamily:
         "uniform-box",
         pytest.param("log-normal", marks=pytest.mark.slow),
         pytest.param("student-t", marks=pytest.mark.slow),
-        "dirichlet",
+        pytest.param("dirichlet", marks=pytest.mark.slow),
     ],
 )
 def test_constrained_supports(name: str) -> None:
