@@ -66,8 +66,7 @@ def share(problem: Problem, density: MollifiedExpFamily, epsilon: float, skew: f
 @pytest.mark.parametrize(
     ("skew", "epsilons"),
     [
-        (0.3, (0.25, 5.0)),
-        (0.5, (1.0,)),
+        (0.3, (1.0,)),
         pytest.param(0.3, EPSILONS[::2], marks=pytest.mark.slow),
         pytest.param(0.5, EPSILONS[1::2], marks=pytest.mark.slow),
     ],
@@ -206,8 +205,8 @@ def test_draws_follow_the_density(tight: LogRatio) -> None:
     points = density.base.sample((200_000,))
     weights = density.tilt(points).exp()
     expected = float((weights * density.tilt(points)).mean() / weights.mean())
-    drawn = density.tilt(private_draws(density, 100_000, progress=False))
-    assert abs(float(drawn.mean()) - expected) < 4.5 * float(drawn.std()) * math.sqrt(1.5 / 100_000)
+    drawn = density.tilt(private_draws(density, 40_000, progress=False))
+    assert abs(float(drawn.mean()) - expected) < 4.5 * float(drawn.std()) * math.sqrt(1.2 / 40_000)
 
 
 def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:

@@ -239,7 +239,7 @@ def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
         assert process.stdout.readline() == "start\n"
         assert process.stdout.readline() == "(2, 20)\n"
         assert process.stdout.readline() == "start\n"
-        time.sleep(3)
+        time.sleep(2)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
         output, errors = process.communicate(timeout=60)
     finally:
