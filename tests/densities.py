@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyro.distributions as dist
+import pytest
 import torch
 from pyro.distributions import transforms
+from torch import Tensor
 
-from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
+from pyro_mbde import BoundedClassifiers, MollifiedExpFamily, calibration, certificate
 from pyro_mbde.mollifier import spending_natural_params
 
 
@@ -28,6 +31,26 @@ def make_density(
         classifiers.weights[-1].mul_(gain)
     natural_params = spending_natural_params(epsilon, num_rounds)
     return MollifiedExpFamily.normalized(base, classifiers, natural_params, num_draws=num_draws)
+
+
+def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:
+    """Multiplies all numbers of draws that certificates rest on; a sixteenth makes tolerances four times as wide."""
+    monkeypatch.setattr(certificate, "_DRAWS_PLANNED", int(scale * certificate._DRAWS_PLANNED))
+    for number in ("_FIRST_EVEN_DRAWS", "_MAX_EVEN_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
+        monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
+
+
+class Remembered:
+    """A distribution that is evaluated once at the points of a grid, however often it is asked."""
+
+    def __init__(self, distribution: Any) -> None:
+        self.event_shape, self._distribution = distribution.event_shape, distribution
+        self._log_prob: Tensor | None = None
+
+    def log_prob(self, points: Tensor) -> Tensor:
+        if self._log_prob is None:
+            self._log_prob = self._distribution.log_prob(points)
+        return self._log_prob
 
 
 def normal(num_dims: int) -> dist.TorchDistribution:

@@ -97,12 +97,12 @@ def rehash(kind: str, row: dict[str, Any]) -> str:
 
 
 def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barrier) -> None:
-    """Charges to two accounts for some time, and until refused, and writes what was granted."""
-    generator, granted, refused = random.Random(worker), {"small": 0, "large": 0}, 0
+    """Charges to two accounts for some time, and until one draw is refused, and writes what was granted."""
+    generator, granted, refused, filled = random.Random(worker), {"small": 0, "large": 0}, 0, False
     begin.wait()
     stop = time.monotonic() + seconds
     with Ledger(url) as ledger:
-        while time.monotonic() < stop or not refused:
+        while time.monotonic() < stop or not filled:
             name = generator.choice(["small", "large", "large"])
             num_draws = generator.randint(1, 3)
             density = DENSITIES[generator.randrange(3) + (3 if name == "large" else 0)]
@@ -111,6 +111,7 @@ def charge_until(url: str, worker: int, seconds: float, folder: str, begin: Barr
                 granted[name] += num_draws
             except BudgetExceededError:
                 refused += 1
+                filled = filled or num_draws == 1
     Path(folder, f"{worker}.json").write_text(json.dumps({**granted, "refused": refused}))
 
 

@@ -14,6 +14,7 @@ from pyro_mbde.privacy.accounting import EXACT, PURE, ZCDP
 from pyro_mbde.privacy.iid import iid_epsilon, is_within
 
 EPSILONS, COUNTS, DELTAS = (0.01, 0.1, 1.0, 5.0), (1, 2, 10, 100, 1000), (1e-9, 1e-6, 1e-3)
+LONGEST_SHARES = [pytest.param(10_000, share, marks=pytest.mark.slow) for share in (1.0, 1.5, 2.0)]
 LONGEST = pytest.param(10_000, marks=pytest.mark.slow)
 
 
@@ -30,8 +31,10 @@ def worst_delta(epsilon: float, spread: float, num_draws: int, total: float) -> 
     return float(np.nanmax(deltas))
 
 
-@pytest.mark.parametrize("share", [1.0, 1.5, 2.0])
-@pytest.mark.parametrize("num_draws", [*COUNTS, LONGEST])
+@pytest.mark.parametrize(
+    ("num_draws", "share"),
+    [*((count, share) for count in COUNTS for share in (1.0, 2.0)), (100, 1.5), *LONGEST_SHARES],
+)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_exact_curve_against_brute_force(epsilon: float, num_draws: int, share: float) -> None:
     """Never below the truth, and within 0.1 per cent of it."""
@@ -55,7 +58,7 @@ def test_check_values() -> None:
 
 
 @pytest.mark.parametrize("num_points", [2, 3, 4])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_no_pair_of_laws_costs_more(seed: int, num_points: int) -> None:
     """Attack: random laws within the guarantee, often at its edges; all events of up to 8 draws, by multinomials."""
     generator = np.random.default_rng(seed)
@@ -107,7 +110,7 @@ def test_against_another_accountant(epsilon: float, num_draws: int) -> None:
     assert exact == pytest.approx(max(others), rel=0.01)  # which are rounded up
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-3])
 @pytest.mark.parametrize("num_draws", [1, 3, 10, 1000, LONGEST, 10**6, 10**12])
 @pytest.mark.parametrize("total", [1e-3, 0.5, 10.0, 300.0])
 def test_inverse(total: float, num_draws: int, delta: float) -> None:
@@ -196,7 +199,7 @@ def test_attack_by_adaptive_fits(rule: str) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-13, 1e-9, 700.0, 1e200, math.inf])
-@pytest.mark.parametrize("num_draws", [1, 7, 10_000])
+@pytest.mark.parametrize("num_draws", [1, 7, LONGEST])
 def test_extremes(epsilon: float, num_draws: int) -> None:
     for share in (0.0, 1e-9, 1.0, 2.0):
         spread = None if math.isinf(epsilon) else share * epsilon

@@ -6,13 +6,14 @@ import math
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, normal
+from densities import BASES, Remembered, normal, scale_calibration
 from tqdm import tqdm
 
 from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, WeakLearner, calibration, private_draws
@@ -50,18 +51,24 @@ def tight() -> LogRatio:
         return DensityRatio(problem.base, seed=0, progress=False).fit(problem.target.sample(torch.Size([10_000])))
 
 
+_REMEMBERED: dict[str, tuple[Any, Any]] = {}
+
+
 def share(problem: Problem, density: MollifiedExpFamily, epsilon: float, skew: float) -> float:
     """Of the best reachable gain."""
     gain = kl_gain(problem.target, problem.base, density, problem.box).value
-    return gain / best_reachable(problem.target, problem.base, epsilon, skew, box=problem.box).gain
+    if problem.name not in _REMEMBERED:
+        _REMEMBERED[problem.name] = Remembered(problem.target), Remembered(problem.base)
+    target, base = _REMEMBERED[problem.name]
+    return gain / best_reachable(target, base, epsilon, skew, box=problem.box).gain
 
 
 @pytest.mark.parametrize(
     ("skew", "epsilons"),
     [
-        (0.3, EPSILONS[::3]),
-        (0.5, EPSILONS[::3]),
-        *(pytest.param(s, EPSILONS, marks=pytest.mark.slow) for s in (0.3, 0.5)),
+        (0.3, (1.0,)),
+        pytest.param(0.3, EPSILONS[::2], marks=pytest.mark.slow),
+        pytest.param(0.5, EPSILONS[1::2], marks=pytest.mark.slow),
     ],
 )
 def test_near_the_limit_at_every_epsilon_from_one_fit(
@@ -86,14 +93,14 @@ def test_several_scales_at_once(make: Callable[[], Problem]) -> None:
     problem = make()
     torch.manual_seed(2)
     ratio = DensityRatio(problem.base, seed=0, progress=False).fit(problem.target.sample((10_000,)))
-    for epsilon in EPSILONS:
-        for skew in (0.5, 0.3):
-            assert share(problem, ratio.mollify(epsilon, skew=skew), epsilon, skew) > 0.96
+    for epsilon, skew in zip(EPSILONS, cycle((0.5, 0.3)), strict=False):
+        assert share(problem, ratio.mollify(epsilon, skew=skew), epsilon, skew) > 0.96
 
 
-def test_the_a_priori_form(tight: LogRatio) -> None:
+@pytest.mark.parametrize("epsilons", [(1.0,), pytest.param((0.25, 5.0), marks=pytest.mark.slow)])
+def test_the_a_priori_form(tight: LogRatio, epsilons: tuple[float, ...]) -> None:
     problem = ring_tight()
-    for epsilon in (0.25, 1.0, 5.0):
+    for epsilon in epsilons:
         density = tight.mollify(epsilon, delta=0)
         assert density.guarantee.delta == 0
         assert density.certificate is None
@@ -103,12 +110,13 @@ def test_the_a_priori_form(tight: LogRatio) -> None:
         assert 0.98 * best < kl_gain(problem.target, problem.base, density, problem.box).value <= best * (1 + 1e-4)
 
 
-def test_the_guarantee_is_what_was_asked_and_the_density_keeps_it(tight: LogRatio) -> None:
+@pytest.mark.parametrize("epsilons", [EPSILONS[::3], pytest.param(EPSILONS, marks=pytest.mark.slow)])
+def test_the_guarantee_is_what_was_asked_and_the_density_keeps_it(tight: LogRatio, epsilons: tuple[float, ...]) -> None:
     """log q/q0 by quadrature-normalised densities is inside the public set."""
     problem = ring_tight()
     points, volume = quadrature_grid(problem.box, torch.Size([2]), 400)
     log_q0 = problem.base.log_prob(points).double()
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         density = tight.mollify(epsilon)
         assert epsilon * (1 - 1e-9) <= density.epsilon <= epsilon
         assert density.guarantee.log_ratio_range == pytest.approx(2 * density.bounds.width)
@@ -130,16 +138,16 @@ def test_hostile_tables(name: str) -> None:
         base, *tables = hostile_tables()[name]
         with pytest.warns(UserWarning) if name == "outside the box" else nullcontext():
             ratios = [DensityRatio(base, seed=seed, progress=False).fit(table) for seed, table in enumerate(tables)]
-        for skew in (0.3, 0.5):
-            for epsilon in EPSILONS:
-                found = largest_log_ratio(*(ratio.mollify(epsilon, skew=skew) for ratio in ratios))
-                assert found <= epsilon
-                if name in ("one row", "million equal rows") or (name == "disjoint" and epsilon <= 5):
-                    assert found >= 0.95 * epsilon
+        for epsilon, skew in zip(EPSILONS, cycle((0.3, 0.5)), strict=False):
+            found = largest_log_ratio(*(ratio.mollify(epsilon, skew=skew) for ratio in ratios))
+            assert found <= epsilon
+            if name in ("one row", "million equal rows") or (name == "disjoint" and epsilon <= 5):
+                assert found >= 0.95 * epsilon
 
 
 @pytest.mark.parametrize("name", sorted(BASES))
-def test_every_base(name: str) -> None:
+def test_every_base(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     base = BASES[name]()
     rows = base.sample(torch.Size([200]))
     density = quick_ratio(base, rows).mollify(1.0, delta=1e-3)
@@ -197,8 +205,8 @@ def test_draws_follow_the_density(tight: LogRatio) -> None:
     points = density.base.sample((200_000,))
     weights = density.tilt(points).exp()
     expected = float((weights * density.tilt(points)).mean() / weights.mean())
-    drawn = density.tilt(private_draws(density, 100_000, progress=False))
-    assert abs(float(drawn.mean()) - expected) < 4.5 * float(drawn.std()) * math.sqrt(1.5 / 100_000)
+    drawn = density.tilt(private_draws(density, 40_000, progress=False))
+    assert abs(float(drawn.mean()) - expected) < 4.5 * float(drawn.std()) * math.sqrt(1.2 / 40_000)
 
 
 def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:

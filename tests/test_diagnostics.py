@@ -81,13 +81,13 @@ def test_four_draws_are_few_but_enough_to_compute() -> None:
 )
 def test_good_chains_pass(make: Callable[[], Chains]) -> None:
     reports = []
-    for seed in range(20):
+    for seed in range(12):
         torch.manual_seed(seed)
         reports.append(mixing_report(make(), seed=seed))
-    assert sum(report.passed for report in reports) >= 19
+    assert sum(report.passed for report in reports) >= 11
     smallest = sorted(report.deviations[0].p_value * len(report.deviations) for report in reports)
     assert smallest[0] > 1e-4
-    assert smallest[10] > 0.1  # so the comparisons are no stricter than they say
+    assert smallest[6] > 0.1  # so the comparisons are no stricter than they say
 
 
 @pytest.mark.parametrize("name", sorted(BASES))
@@ -226,7 +226,13 @@ def test_html_is_escaped() -> None:
     assert "Why it failed" not in mixing_report(good_independent())._repr_html_()
 
 
-@pytest.mark.parametrize("make", sorted({make for make, _ in GALLERY}, key=lambda make: make.__name__))
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, marks=[pytest.mark.slow] if place % 3 else [])
+        for place, make in enumerate(sorted({make for make, _ in GALLERY}, key=lambda make: make.__name__))
+    ],
+)
 def test_pictures_of_the_gallery(make: Callable[[], Chains], tmp_path: Path) -> None:
     path = tmp_path / "mixing.png"
     figure = plot_mixing(make(), path)

@@ -41,7 +41,7 @@ def test_as_a_prior_by_importance_sampling(line: MollifiedExpFamily) -> None:
         pyro.sample("reading", dist.Normal(z, 0.8), obs=reading)
         return z
 
-    importance = Importance(model, num_samples=3000)
+    importance = Importance(model, num_samples=1000)
     importance.run()
     log_weights = torch.stack(importance.log_weights)
     values = torch.stack([trace.nodes["z"]["value"] for trace in importance.exec_traces])
@@ -66,7 +66,7 @@ def test_as_a_likelihood_of_a_shift(line: MollifiedExpFamily) -> None:
     log_joint = dist.Normal(0.0, 2.0).log_prob(grid) + line.log_prob(data[:, None] - grid).sum(0)
     trace = pyro.poutine.trace(pyro.poutine.condition(model, {"shift": grid[1000]})).get_trace()
     assert torch.allclose(trace.log_prob_sum(), log_joint[1000], atol=1e-4)
-    chains = run_mcmc(model, "nuts", 300, 100, 2, seed=5, progress=False, num_workers=1)
+    chains = run_mcmc(model, "nuts", 250, 60, 2, seed=5, progress=False, num_workers=1)
     weights = log_joint.double().softmax(0)
     mean = float(weights @ grid.double())
     deviation = float((weights @ (grid - mean).double() ** 2).sqrt())
@@ -187,7 +187,7 @@ def test_nuts_with_an_enumerated_assignment(line: MollifiedExpFamily) -> None:
             outlier = pyro.sample("outlier", dist.Bernoulli(share), infer={"enumerate": "parallel"})
             pyro.sample("row", dist.MaskedMixture(outlier.bool(), line, dist.Normal(0.0, 4.0)), obs=data)
 
-    chains = run_mcmc(model, "nuts", 200, 60, 2, seed=2, progress=False, num_workers=1)
+    chains = run_mcmc(model, "nuts", 150, 50, 2, seed=2, progress=False, num_workers=1)
     shares = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     inside, outside = line.log_prob(data).double(), dist.Normal(0.0, 4.0).log_prob(data).double()
     terms = torch.logaddexp(torch.log1p(-shares)[:, None] + inside, shares.log()[:, None] + outside)

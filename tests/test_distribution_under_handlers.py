@@ -219,7 +219,7 @@ def test_importance_and_its_marginal(line: MollifiedExpFamily) -> None:
         pyro.sample("y", dist.Normal(x, 0.5), obs=torch.tensor(1.0))
         return x
 
-    marginal = EmpiricalMarginal(Importance(model, num_samples=2000).run(), "x")
+    marginal = EmpiricalMarginal(Importance(model, num_samples=800).run(), "x")
     grid = torch.linspace(-6, 6, 2001)
     weights = (line.log_prob(grid) + dist.Normal(grid, 0.5).log_prob(torch.tensor(1.0))).softmax(0)
     assert float(marginal.mean) == pytest.approx(float(weights @ grid), abs=0.1)

@@ -33,6 +33,7 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["new_clinic"], indirect=True)
 def test_new_clinic(example: ModuleType, generator: torch.Generator) -> None:
     cohort, people = example.load_scores(generator)
@@ -84,6 +85,7 @@ def test_quadrature_of_a_conjugate_clinic(example: ModuleType) -> None:
     assert torch.allclose(posterior.score_means, 30 + 16 * weights, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["contaminated_survey"], indirect=True)
 def test_contaminated_survey(example: ModuleType, generator: torch.Generator) -> None:
     table, people = example.load_rows(generator)
@@ -127,6 +129,7 @@ def test_main(example: ModuleType, tmp_path: Path) -> None:
     assert (tmp_path / f"{example.__name__}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_page_on_models_runs() -> None:
     page = (EXAMPLES.parent / "docs" / "models.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]

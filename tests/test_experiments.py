@@ -96,7 +96,7 @@ def test_more_dimensions(name: str) -> None:
     assert len(mixture.component_distribution.base_dist.loc.unique(dim=0)) == 4
 
 
-@pytest.mark.parametrize("name", ["mollifier", "skew"])
+@pytest.mark.parametrize("name", ["mollifier", pytest.param("skew", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("quick_systems")
 def test_figures(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(draw, [name, "--output", str(tmp_path)])

@@ -10,7 +10,7 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import normal
+from densities import normal, scale_calibration
 from torch import Tensor
 
 from pyro_mbde import MBDE, DensityRatio, FitWarning, MollifiedExpFamily, WeakLearner, audit, private_draws
@@ -49,9 +49,14 @@ def quietly(function: Callable[[Tensor], MollifiedExpFamily], table: Tensor) -> 
     return density, [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("name", BASES)
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_every_table_gives_a_density_with_the_same_public_facts(trainer: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("trainer", "name"),
+    [("MBDE", "normal"), ("MBDE", "box"), ("calibrated", "box"), ("DensityRatio", "normal")],
+)
+def test_every_table_gives_a_density_with_the_same_public_facts(
+    trainer: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_calibration(monkeypatch)
     fit = TRAINERS[trainer](BASES[name])
     expected, _ = quietly(fit, torch.rand(50, 2))
     for kind, table in TABLES.items():
@@ -116,8 +121,10 @@ def test_what_is_public_still_raises() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pyro_mbde.FitWarning")
-def test_an_audit_of_tables_that_cannot_be_fitted_finds_nothing() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", ["MBDE", "DensityRatio"])
+def test_an_audit_of_tables_that_cannot_be_fitted_finds_nothing(trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     tables = {name: (table, torch.rand(40, 2)) for name, table in TABLES.items() if name != "opposite"}
-    for trainer in ("MBDE", "DensityRatio"):
-        report = audit(TRAINERS[trainer](BOX), 1.0, tables=tables, num_draws=1000, seed=0, progress=False)
-        assert not report.faults, str(report)
+    report = audit(TRAINERS[trainer](BOX), 1.0, tables=tables, num_draws=1000, seed=0, progress=False)
+    assert not report.faults, str(report)

@@ -227,7 +227,16 @@ def test_contours_are_the_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PLOTS))
-@pytest.mark.parametrize("system", ["dpb-paper", "projection", "mbde-paper", "limit", "base"])
+@pytest.mark.parametrize(
+    "system",
+    [
+        pytest.param("dpb-paper", marks=pytest.mark.slow),
+        "projection",
+        pytest.param("mbde-paper", marks=pytest.mark.slow),
+        "limit",
+        pytest.param("base", marks=pytest.mark.slow),
+    ],
+)
 def test_failed_jobs_leave_gaps(name: str, system: str) -> None:
     table = fake_table(name)
     table.loc[table["system"] == system, ["nll", "coverage", "grid"]] = None

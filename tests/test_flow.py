@@ -81,7 +81,7 @@ def test_invertible(num_dims: int) -> None:
     assert torch.allclose(flow(values[:5]), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "group_size"), [(1e-3, 1), (1e-3, None), (1e-9, None)])
+@pytest.mark.parametrize(("epsilon", "group_size"), [(1e-3, 1), (1e-9, None)])
 def test_finite_and_normalised_under_absurd_noise(epsilon: float, group_size: int | None) -> None:
     density = quick(normal(2), 4 + torch.randn(500, 2), epsilon, group_size=group_size, num_steps=60)
     draws = density.sample((2000,))
@@ -126,6 +126,7 @@ def test_one_row_moves_the_gradient_no_further_than_the_bound() -> None:
     assert 0.6 < float((sums[1] - sums[0]).norm()) <= 0.7 * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_one_dimension_is_a_normal() -> None:
     """At the table's mean and deviation, where clipping is no matter."""
     density = quick(
@@ -158,18 +159,18 @@ def test_guarantee_and_accountant() -> None:
     ((_, sample_rate, num_steps),) = trainer.accountant.history
     assert (sample_rate, num_steps) == (0.05, 25)
     assert 0.99 * 2 <= trainer.accountant.get_epsilon(1e-4) <= 2
-    assert quick(normal(2), torch.randn(50, 2)).guarantee.epsilon == math.inf
-    assert quick(normal(2), torch.randn(50, 2), 1.0, group_size=None).guarantee.group_size is None
+    assert quick(normal(2), torch.randn(50, 2), num_steps=2).guarantee.epsilon == math.inf
+    assert quick(normal(2), torch.randn(50, 2), 1.0, group_size=None, num_steps=2).guarantee.group_size is None
 
 
 def test_seeds() -> None:
     rows, state = torch.randn(200, 2), torch.get_rng_state()
     with torch.no_grad():
-        first, second = quick(normal(2), rows, 1.0), quick(normal(2), rows, 1.0)
+        first, second = (quick(normal(2), rows, 1.0, num_steps=8) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     points = torch.randn(10, 2)
     assert torch.equal(first.log_prob(points), second.log_prob(points))
-    assert not torch.equal(first.log_prob(points), quick(normal(2), rows, 1.0, seed=1).log_prob(points))
+    assert not torch.equal(first.log_prob(points), quick(normal(2), rows, 1.0, num_steps=8, seed=1).log_prob(points))
     torch.manual_seed(4)
     draws = first.sample((5,))
     torch.manual_seed(4)

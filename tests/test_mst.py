@@ -213,15 +213,20 @@ class TestFit:
     def test_it_learns_in_private(self) -> None:
         rows = dependent_rows(20_000)
         low, high = box(3)
-        trainer = MST(low, high, 1.0, num_bins=16, seed=0, progress=False)
-        density = trainer.fit(rows)
+        density = MST(low, high, 1.0, num_bins=16, seed=0, progress=False).fit(rows)
         assert (0, 2) in density.edges
         independent = dist.Normal(rows.mean(0), rows.std(0)).to_event(1)
         assert float(density.log_prob(rows).mean()) > float(independent.log_prob(rows).mean()) + 1
-        again = trainer.fit(rows)
+
+    @pytest.mark.slow
+    def test_seeds(self) -> None:
+        rows = dependent_rows(2000)
+        low, high = box(3)
+        density, again, other = (
+            MST(low, high, 1.0, num_bins=8, seed=seed, progress=False).fit(rows) for seed in (0, 0, 1)
+        )
         draws = density.sample((100,))
         assert torch.equal(density.log_prob(draws), again.log_prob(draws))
-        other = MST(low, high, 1.0, num_bins=16, seed=1, progress=False).fit(rows)
         assert not torch.equal(density.log_prob(draws), other.log_prob(draws))
 
     def test_the_global_generator_governs_a_fit_without_a_seed(self) -> None:

@@ -342,6 +342,7 @@ def test_a_posterior_that_leaves_out_some_of_the_prior() -> None:
     exact_posterior(q, part, log_likelihood=lambda z: torch.where((z >= 0.2) & (z <= 0.3), 0.0, -torch.inf))
 
 
+@pytest.mark.slow
 def test_against_nuts() -> None:
     base, base_posterior, _, _ = conjugates()["normal"]
     q = make_density(base, epsilon=3.0, link="tanh")

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 
-from pyro_mbde import MBDE, DensityRatio, MollifiedExpFamily
+from pyro_mbde import MBDE, DensityRatio, MollifiedExpFamily, WeakLearner
 from pyro_mbde.experiments.problems import Problem, mixture_1d, ring
 from pyro_mbde.metrics import kl_divergence, kl_gain, quadrature_grid
 from pyro_mbde.mollifier import LOG_2, paper_natural_params
@@ -73,6 +73,7 @@ def test_out_of_range(arguments: tuple[float, ...]) -> None:
 
 #: What holds the 1-D mixture and its base.
 BOX = (-9.0, 9.0)
+SMALL = WeakLearner(hidden_sizes=(16, 16), num_frequencies=8, num_steps=150, batch_size=256)
 
 
 class Fits(NamedTuple):
@@ -89,12 +90,12 @@ def fits() -> Fits:
         problem = mixture_1d()
         rows = problem.target.sample(torch.Size([5000]))
         other = problem.base.sample(torch.Size([5000])) - 2
-        options = {"epsilon": TestOnRealFits.EPSILON, "seed": 0, "progress": False}
+        options = {"weak_learner": SMALL, "seed": 0, "progress": False}
         densities = {
-            "boosted": MBDE(problem.base, **options).fit(rows),
-            "paper schedule": MBDE(problem.base, schedule="paper", **options).fit(rows),
-            "ratio": DensityRatio(problem.base, seed=0, progress=False).fit(rows).mollify(TestOnRealFits.EPSILON),
-            "another table": DensityRatio(problem.base, seed=0, progress=False).fit(other).mollify(1.0),
+            "boosted": MBDE(problem.base, TestOnRealFits.EPSILON, **options).fit(rows),
+            "paper schedule": MBDE(problem.base, TestOnRealFits.EPSILON, schedule="paper", **options).fit(rows),
+            "ratio": DensityRatio(problem.base, **options).fit(rows).mollify(TestOnRealFits.EPSILON),
+            "another table": DensityRatio(problem.base, **options).fit(other).mollify(TestOnRealFits.EPSILON),
         }
     return Fits(problem, densities)
 

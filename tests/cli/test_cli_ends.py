@@ -80,8 +80,9 @@ main(prog_name="pyro-mbde")
 """
 
 
+@pytest.mark.slow
 def test_from_table_to_rows(run: Run) -> None:
-    """Each command in a process of its own, as it is used."""
+    """The commands that compute or refuse in processes of their own, as they are used."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYRO_MBDE_LEDGER": "budget.db"}
 
     def call(*words: object, code: int = 0) -> Any:
@@ -96,7 +97,8 @@ def test_from_table_to_rows(run: Run) -> None:
 
     Path("public").mkdir()  # a report on the model is refused a place beside cards
     call(*FIT)
-    opened = call("budget", "open", "clinic", "--epsilon", 3, "--delta", 1e-6)
+    terms = ("--epsilon", 3, "--delta", 1e-6, "--ledger", "budget.db", "--json")
+    opened = json.loads(run("budget", "open", "clinic", *terms).stdout)
     released = call(*releasing(2, "rows.csv"), "--purpose", "a test")
     rows = pd.read_csv("public/rows.csv")
     assert list(rows) == ["age", "visits"]

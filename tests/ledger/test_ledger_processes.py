@@ -30,12 +30,12 @@ from pyro_mbde.privacy import ledger as ledger_module
 
 
 def test_many_at_once_in_short(store: Store, tmp_path: Path) -> None:
-    many_at_once(store, tmp_path, num_processes=8, seconds=2)
+    many_at_once(store, tmp_path, num_processes=4, seconds=1)
 
 
 @pytest.mark.slow
 def test_many_at_once(store: Store, tmp_path: Path) -> None:
-    many_at_once(store, tmp_path, num_processes=16, seconds=60)
+    many_at_once(store, tmp_path, num_processes=16, seconds=20)
 
 
 def many_at_once(store: Store, folder: Path, num_processes: int, seconds: float) -> None:
@@ -70,12 +70,13 @@ def many_at_once(store: Store, folder: Path, num_processes: int, seconds: float)
 
 
 def test_killed_in_short(store: Store, tmp_path: Path) -> None:
-    killed(store, tmp_path / "drawn", 15)
+    killed(store, tmp_path / "drawn", 6)
 
 
 @pytest.mark.slow
 def test_killed(store: Store, tmp_path: Path) -> None:
-    killed(store, tmp_path / "drawn", 500)
+    """A moment that one kill in fifty hits is hit with a chance of 99 per cent."""
+    killed(store, tmp_path / "drawn", 250)
 
 
 def killed(store: Store, path: Path, num_kills: int) -> None:

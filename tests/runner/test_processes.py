@@ -116,6 +116,7 @@ def test_a_killed_sweep_goes_on_where_it_was(path: Path) -> None:
     assert table["error"].isna().all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up as Linux shows them")
 def test_an_interrupt_keeps_rows_and_ends_workers(path: Path, folder: Path) -> None:
     process = start(path, "sleep", 12)  # the first job ends at once, the others do not

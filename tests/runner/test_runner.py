@@ -130,6 +130,7 @@ def test_the_same_bits_in_any_executor_and_order(path: Path, workers: WorkerProc
     assert str(os.getpid()) not in set(other["process"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default::ResourceWarning")  # of Dask's own sockets
 def test_the_same_bits_under_dask(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dask = pytest.importorskip("dask")
