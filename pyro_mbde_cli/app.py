@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -16,6 +15,7 @@ from pyro_mbde_cli.audit import audit_command
 from pyro_mbde_cli.budget import budget_group
 from pyro_mbde_cli.config import config_option
 from pyro_mbde_cli.diagnose import diagnose_command
+from pyro_mbde_cli.errors import error_text, is_unexpected, running_command
 from pyro_mbde_cli.fit import fit_command
 from pyro_mbde_cli.forward import bench_command, reproduce_command
 from pyro_mbde_cli.release import release_command
@@ -25,6 +25,7 @@ from pyro_mbde_cli.streams import flush_streams, tell
 
 #: What a user can set right; anything else is a mistake of the library's and shows where it comes from.
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError, RuntimeError)
+_CONTEXT = "_pyro_mbde_context"
 
 
 class Application(click.Group):
@@ -51,6 +52,14 @@ class Application(click.Group):
         start: Any = super().main
         return start(*args, **extra, standalone_mode=False)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command, and notes its options on an error that it ends with."""
+        try:
+            return super().invoke(ctx)
+        except _USER_ERRORS as error:
+            setattr(error, _CONTEXT, running_command(ctx))
+            raise
+
     def _run(self, *args: Any, **extra: Any) -> int:
         try:
             outcome = self._start(*args, **extra)
@@ -66,8 +75,8 @@ class Application(click.Group):
         except _USER_ERRORS as error:
             if os.environ.get("PYRO_MBDE_DEBUG", "0") != "0":
                 raise
-            tell(f"Error: {_text(error)}")
-            if type(error) in (TypeError, RuntimeError):  # which may be the library's mistake
+            tell(f"Error: {error_text(error, getattr(error, _CONTEXT, None))}")
+            if is_unexpected(error):
                 tell(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.")
             return BUDGET_REFUSED if _is_refusal(error) else USER_ERROR
 
@@ -75,12 +84,6 @@ class Application(click.Group):
 def _is_refusal(error: Exception) -> bool:
     ledger: Any = sys.modules.get("pyro_mbde.privacy.ledger")
     return ledger is not None and isinstance(error, ledger.BudgetExceededError)
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in errno.errorcode and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
 
 
 def _show_warning(
@@ -106,9 +109,9 @@ def _show_warning(
 
 \b
 Exit codes:
-  0 done, 1 an error to set right, 2 wrong usage, 3 the budget refused,
+  0 done, 1 an error that you can correct, 2 wrong usage, 3 the budget refused,
   4 a verification, audit or check of chains failed, 130 interrupted.
-  What was charged or opened is 0, also where the answer could not be shown.
+  0 also if something was charged or opened and the answer could not be shown.
 
 \b
 Set PYRO_MBDE_DEBUG=1 to see where an error comes from. Completion of commands and options in bash (or zsh, fish):

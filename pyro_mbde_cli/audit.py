@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from pyro_mbde_cli.fit import RECIPE_OPTIONS, Recipe, recipe_options
+from pyro_mbde_cli.numbers import NUMBER, Whole
 from pyro_mbde_cli.shared import CHECK_FAILED, EXAMPLES, Console, find_schema, library, schema_option, shared_options
 
 
@@ -32,14 +33,12 @@ class _LikeFit(click.Command):
 )
 @schema_option
 @recipe_options
-@click.option("--num-pairs", type=click.IntRange(1), default=6, show_default=True, help="Number of pairs of tables.")
+@click.option("--num-pairs", type=Whole(1), default=6, show_default=True, help="Number of pairs of tables.")
+@click.option("--num-draws", type=Whole(1000), default=20_000, show_default=True, help="Draws of each fitted density.")
 @click.option(
-    "--num-draws", type=click.IntRange(1000), default=20_000, show_default=True, help="Draws of each fitted density."
+    "--confidence", type=NUMBER, default=0.95, show_default=True, help="Confidence that all lower bounds hold together."
 )
-@click.option(
-    "--confidence", type=float, default=0.95, show_default=True, help="Confidence that all lower bounds hold together."
-)
-@click.option("--seed", type=click.IntRange(0), help="For a reproducible audit.")
+@click.option("--seed", type=Whole(0), help="For a reproducible audit.")
 @shared_options
 @click.pass_context
 def audit_command(
@@ -52,11 +51,11 @@ def audit_command(
     confidence: float,
     seed: int | None,
 ) -> None:
-    """Attack the trainer: fit pairs of hostile, made-up tables and look for what contradicts its guarantee.
+    """Attack the trainer: fit pairs of hostile, made-up tables and look for anything that contradicts its guarantee.
 
-    It reads none of your tables, so its report is public. The base is that of the schema; without a schema it is a
-    standard normal in two dimensions. It takes minutes, and says on standard error what it is doing. Exits with 4 if
-    the guarantee was contradicted.
+    It reads none of your tables, so its report is public. The base is that of the schema, or without a schema a
+    standard normal in two dimensions. It takes minutes and reports its progress on standard error. Exits with 4 if the
+    guarantee was contradicted.
     """
     import pyro.distributions as dist
     import torch

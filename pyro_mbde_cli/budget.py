@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from pyro_mbde_cli.budget_show import describe, limits, show_all, show_one
+from pyro_mbde_cli.numbers import NUMBER, Whole
 from pyro_mbde_cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
@@ -39,16 +41,23 @@ def budget_group() -> None:
     """Open and close accounts, see what is spent, verify the ledger, plan."""
 
 
+#: Totals are below it, in nats, as the epsilon of one row is.
+MAX_TOTAL = 700.0
+#: A skew below it keeps most rows draws of the base, for a few that are better.
+LOW_SKEW = 0.1
+LOW_SKEW_ADVICE = (
+    "A skew of {:.2g} is right only where the table fills so small a share of the base: it leaves most rows draws of "
+    "the base, with a few good ones among them. If in doubt leave out --filled-share, for a skew of 0.3."
+)
 #: Of an account, and of a plan for one, where none is given.
 DELTA = 1e-6
 delta_option = click.option(
     "--delta",
-    type=float,
+    type=NUMBER,
     default=DELTA,
-    show_default=f"{DELTA:g}, which pays for a thousand models of fit's default delta",
-    help="Of all rows together.",
+    help=f"Of all rows together. The default pays for a thousand models of fit's default delta.  [default: {DELTA:g}]",
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask. Only a terminal is asked.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked anyway.")
 
 
 @budget_group.command(
@@ -68,13 +77,15 @@ Rules:
 )
 @click.argument("name")
 @ledger_option
-@click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")
+@click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
 @delta_option
 @click.option(
     "--rule", type=click.Choice(["pure", "zcdp", "iid"]), default="pure", show_default=True, help="How costs add up."
 )
 @click.option(
-    "--certificate-delta", type=float, help="What the certificates of models may take of delta.  [default: by the rule]"
+    "--certificate-delta",
+    type=NUMBER,
+    help="What the certificates of models may take of delta.  [default: by the rule]",
 )
 @yes_option
 @shared_options
@@ -90,15 +101,16 @@ def open_command(
     certificate_delta: float | None,
     yes: bool,
 ) -> None:
-    """Open the account NAME, a limit for good on what rows from one table cost together.
+    """Open the account NAME, a permanent limit on what rows from one table cost together.
 
-    The ledger is made if there is none. Epsilon, delta and rule cannot be changed: choose them before anything is
-    drawn. On a terminal they are shown, and asked about, before. One table should have one account, and one density is
-    charged to one account alone. A name must not look like that of another account.
+    The ledger is created if there is none. Epsilon, delta and rule cannot be changed later: choose them before anything
+    is drawn. On a terminal the command shows them and asks first. One table should have one account, and one density is
+    charged to one account only. The name must not look like that of another account.
     """
     from pyro_mbde.privacy.accounts import make_account
     from pyro_mbde.privacy.advice import advise
 
+    _check_total(epsilon)
     planned = make_account(name, epsilon, delta, rule, certificate_delta, datetime.now(UTC))
     advice = console.notes(advise(planned.epsilon))
     facts = (
@@ -130,9 +142,9 @@ def open_command(
 @shared_options
 @click.pass_context
 def close_command(ctx: click.Context, console: Console, name: str, ledger: str, yes: bool) -> None:
-    """Close the account NAME, which must have no charges, for good.
+    """Close the account NAME permanently. It must have no charges.
 
-    Its opening and its closing stay in the ledger, and its name is never used again. Nothing can be charged to it.
+    Its opening and its closing stay in the ledger, its name is never used again, and nothing can be charged to it.
     """
     with open_ledger(ledger) as opened:
         account = opened.account(name)
@@ -156,7 +168,7 @@ def close_command(ctx: click.Context, console: Console, name: str, ledger: str, 
 )
 @click.argument("name", required=False)
 @ledger_option
-@click.option("--model", type=EXISTING, help="Tell how many more rows of this model the account can bear.")
+@click.option("--model", type=EXISTING, help="Say how many more rows of this model the account can bear.")
 @shared_options
 def show_command(console: Console, name: str | None, ledger: str, model: Any) -> None:
     """Show all accounts, or the account NAME with its charges."""
@@ -180,14 +192,14 @@ def show_command(console: Console, name: str | None, ledger: str, model: Any) ->
 """,
 )
 @ledger_option
-@click.option("--head", metavar="HASH", help="A head that was noted before: the ledger must hold it.")
+@click.option("--head", metavar="HASH", help="An earlier head, which the ledger must contain.")
 @shared_options
 @click.pass_context
 def verify_command(ctx: click.Context, console: Console, ledger: str, head: str | None) -> None:
     """Check that nobody changed the ledger, and that what it holds is within its limits. Exits with 4 if not.
 
-    The right to read is enough. Note the head that it prints where nobody can write to: whoever can write the ledger
-    could rewrite all of it; only an earlier head reveals that. Pass the head in full.
+    Permission to read the ledger is enough. Keep the head that it prints where those who can write the ledger cannot:
+    they could rewrite all of it, and only an earlier head shows that. Pass the whole head.
     """
     with open_ledger(ledger) as opened:
         found = opened.verify(head)
@@ -202,7 +214,7 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
 
 @budget_group.command(
     "plan",
-    short_help="Tell what each row may cost within a total.",
+    short_help="Work out what each row may cost within a total.",
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde budget plan --epsilon 2 --num-draws 4
@@ -210,17 +222,21 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
   pyro-mbde budget plan --epsilon 3 --num-draws 1000 --filled-share 0.2
 """,
 )
-@click.option("--epsilon", type=float, required=True, help="What all rows together may cost, in nats.")
+@click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
 @delta_option
-@click.option("--num-draws", type=click.IntRange(1), required=True, help="Most rows you want from one model.")
+@click.option("--num-draws", type=Whole(1), required=True, help="Rows wanted from one model, at most.")
 @click.option(
     "--certificate-delta",
-    type=float,
+    type=NUMBER,
     default=1e-9,
     show_default=True,
     help="What the certificate of the model may take of delta.",
 )
-@click.option("--filled-share", type=float, help="A public guess: what share of the base's mass the table fills.")
+@click.option(
+    "--filled-share",
+    type=NUMBER,
+    help="A public guess of the share of the base's mass that the table fills; sets the skew.",
+)
 @shared_options
 def plan_command(
     console: Console,
@@ -230,11 +246,12 @@ def plan_command(
     certificate_delta: float,
     filled_share: float | None,
 ) -> None:
-    """Tell how much each of several rows may cost within a total, and how to fit and which account to open for that."""
+    """Work out what each of several rows may cost within a total, how to fit for that, and which account to open."""
     from pyro_mbde import epsilon_per_draw
     from pyro_mbde._runtime import shown
     from pyro_mbde.privacy.advice import advise
 
+    _check_total(epsilon)
     budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
     total = budget.total
     options = f"--epsilon {budget.epsilon!r} --delta {budget.delta!r} --skew {budget.skew:.6g}"
@@ -243,18 +260,41 @@ def plan_command(
     if budget.account_rule != "pure":
         account += f" --certificate-delta {budget.delta!r}"
     document = {**asdict(budget), "num_draws": num_draws, "fit_options": options, "account_options": account}
-    document["advice"] = console.notes(
-        advise(epsilon, row=budget.epsilon, skew=budget.skew, calibrated=budget.form == "calibrated")
-    )
+    bound = budget.delta > 0 or budget.account_rule == "iid"
+    document["account_note"] = _only_one(budget.account_rule) if bound else None
+    calibrated = budget.form == "calibrated"
+    advice = advise(epsilon, row=budget.epsilon, skew=budget.skew, calibrated=calibrated)
+    if calibrated and budget.skew < LOW_SKEW:
+        advice.append(LOW_SKEW_ADVICE.format(budget.skew))
+    document["advice"] = console.notes(advice)
+    noun = "row" if num_draws == 1 else "rows"
     text = aligned(
         [
             ("one row", f"epsilon {shown(budget.epsilon)}, {budget.form}"),
-            (f"{num_draws:,} rows", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
+            (f"{num_draws:,} {noun}", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
             ("fit with", options),
             ("account", account),
+            *([("", document["account_note"])] if document["account_note"] else []),
         ]
     )
     console.answer(document, text)
+
+
+def _check_total(epsilon: float) -> None:
+    """The limit that fit has for one row; what is infinite is refused elsewhere, with a reason of its own."""
+    if MAX_TOTAL <= epsilon < math.inf:
+        remedy = "Totals of 1 to 3 can be defended."
+        raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")
+
+
+def _only_one(rule: str) -> str:
+    """What the account of a plan is for."""
+    others = {
+        "pure": "leave out --delta",
+        "zcdp": "leave out --certificate-delta, and plan fewer rows",
+        "iid": "open it with --rule zcdp, and plan fewer rows",
+    }
+    return f"for one model only; for several {others[rule]}"
 
 
 def _place(ledger: str) -> str:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pyro_mbde_cli.numbers import shortened, whole_problem
+
 COLUMNS = "columns"
-_PATH, _CONTENT = "pyro_mbde_cli.config.path", "pyro_mbde_cli.config.content"
+_PATH, _CONTENT, _READ = (f"pyro_mbde_cli.config.{name}" for name in ("path", "content", "read"))
+_IN_TOML = "Write a table for each command, such as [fit], and below it an option on each line: epsilon = 0.5"
 
 
 def config_columns(ctx: click.Context) -> dict[str, Any] | None:
     """Returns the schema in the file, as plain values, or None where there is none."""
     content = ctx.meta.get(_CONTENT, {})
     return {COLUMNS: content[COLUMNS]} if COLUMNS in content else None
+
+
+def config_files(ctx: click.Context) -> list[Path]:
+    """Returns the files of options that were read."""
+    return list(ctx.meta.get(_READ, []))
 
 
 def _read(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -26,6 +35,7 @@ def _read(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
     ctx.meta[_PATH] = path
     if _CONTENT not in ctx.meta or value is not None:
         ctx.meta[_CONTENT] = _load(ctx, path)
+        ctx.meta[_READ] = [*config_files(ctx), path]
     section: Any = ctx.meta[_CONTENT]
     for name in _names(ctx):
         section = section.get(name, {})
@@ -37,10 +47,18 @@ def _read(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
 
 def _load(ctx: click.Context, path: Path) -> dict[str, Any]:
     try:
-        return check_section(ctx.find_root().command, tomllib.loads(path.read_text(encoding="utf-8-sig")), "")
+        raw = path.read_bytes()
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}", ctx) from error
-    except ValueError as error:  # of TOML and of UTF-8, too
+    try:
+        content = tomllib.loads(raw.decode("utf-8-sig"))
+    except ValueError as error:  # of TOML and of UTF-8
+        from pyro_mbde.tables.toml import toml_fault
+
+        raise click.UsageError(f"{path}: {toml_fault(raw, str(path), error, _IN_TOML)}", ctx) from error
+    try:
+        return check_section(ctx.find_root().command, content, "")
+    except ValueError as error:
         raise click.UsageError(f"{path}: {error}", ctx) from error
 
 
@@ -108,8 +126,10 @@ def _check_group(subcommands: Mapping[str, click.Command], content: Mapping[str,
     return checked
 
 
-def _unknown(place: str, known: Any, key: str) -> str:
-    return f"{place or 'the file'} must have keys among {', '.join(known)}, got the key {key!r}."
+def _unknown(place: str, known: Iterable[str], key: str) -> str:
+    close = get_close_matches(key.replace("_", "-"), known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{place or 'the file'} must have keys among {', '.join(known)}, got the key {key!r}.{hint}"
 
 
 def _key(parameter: click.Parameter) -> str:
@@ -122,10 +142,17 @@ def _check_value(parameter: click.Parameter, value: Any, subject: str) -> Any:
     if parameter.multiple or parameter.nargs != 1:
         if not isinstance(value, list):
             raise ValueError(f"{subject} must be a list.")
-        return value
+        return [_check_one(parameter, item, subject) for item in value]
+    return _check_one(parameter, value, subject)
+
+
+def _check_one(parameter: click.Parameter, value: Any, subject: str) -> Any:
     if isinstance(value, bool) != bool(getattr(parameter, "is_flag", False)) or not isinstance(
         value, bool | int | float | str
     ):
         wanted = "true or false" if getattr(parameter, "is_flag", False) else "a number or text"
         raise ValueError(f"{subject} must be {wanted}.")
+    # Click would cut off what is behind the point.
+    if isinstance(parameter.type, click.types.IntParamType) and (problem := whole_problem(value)) is not None:
+        raise ValueError(f"{subject} must be a whole number, got {shortened(value)}. {problem}")
     return value

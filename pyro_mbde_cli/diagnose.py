@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyro_mbde_cli.numbers import Whole
 from pyro_mbde_cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
@@ -54,18 +55,18 @@ UNAFFECTED = (
 )
 @click.option(
     "--num-samples",
-    type=click.IntRange(4),
+    type=Whole(4),
     help=f"Draws of each chain.  [default: {FIRST:,}, doubled until R-hat and ESS pass, up to {MOST:,}]",
 )
 @click.option(
     "--warmup-steps",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=500,
     show_default=True,
-    help="Steps before those, which adapt the kernel.",
+    help="Steps before those draws, which adapt the kernel.",
 )
-@click.option("--num-chains", type=click.IntRange(1), default=16, show_default=True, help="Number of chains.")
-@click.option("--seed", type=click.IntRange(0), help="For reproducible chains.")
+@click.option("--num-chains", type=Whole(1), default=16, show_default=True, help="Number of chains.")
+@click.option("--seed", type=Whole(0), help="For reproducible chains.")
 @click.option(
     "-o",
     "--output",
@@ -90,15 +91,15 @@ def diagnose_command(
 ) -> None:
     """Run Markov chains on MODEL and check that they mix and sample the right density.
 
-    This is for those who use the model in a Pyro model of their own. Released rows do not depend on it: they are exact
-    draws, not states of chains.
+    This is for users who put the model into a Pyro model of their own. Released rows do not depend on it: they are
+    exact draws, not states of chains.
 
-    Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it reports on
-    what was drawn until then, and exits with 130.
+    Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it
+    reports on what was drawn so far, and exits with 130.
     """
     output = output or model.with_name(f"{model.stem}.mixing.png")
     _check_ending(output)
-    check_output(output, force=force)
+    check_output(ctx, output, force=force)
     from pyro_mbde.diagnostics.parameters import column_names, scalar_parameters
     from pyro_mbde.diagnostics.plot import draw_mixing
     from pyro_mbde.pictures import write_picture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pyro_mbde_cli.config import config_columns
+from pyro_mbde_cli.numbers import NUMBER, Whole
 from pyro_mbde_cli.shared import (
     EXAMPLES,
     EXISTING,
@@ -22,7 +23,7 @@ from pyro_mbde_cli.shared import (
     schema_option,
     shared_options,
 )
-from pyro_mbde_cli.table import table_options
+from pyro_mbde_cli.table import TABLE_FORMAT, table_options
 
 if TYPE_CHECKING:
     from torch.distributions import Distribution
@@ -119,13 +120,17 @@ RECIPE_OPTIONS = tuple(field.name for field in fields(Recipe))
 def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of a trainer to a command, which gets them as ``recipe``."""
 
-    @click.option("--epsilon", type=float, required=True, help="Privacy parameter of one row, in nats.")
+    @click.option("--epsilon", type=NUMBER, required=True, help="Privacy parameter of one row, in nats.")
     @click.option(
         "--delta",
-        type=float,
+        type=NUMBER,
         help=f"Probability that the certificate is wrong; 0 for the a-priori guarantee.  [default: {DELTA:g}]",
     )
-    @click.option("--skew", type=float, help=f"Where the interval of the tilt lies, in (0, 1).  [default: {SKEW:g}]")
+    @click.option(
+        "--skew",
+        type=NUMBER,
+        help=f"Share of the interval of the tilt that is below 0, in (0, 1).  [default: {SKEW:g}]",
+    )
     @click.option(
         "--method",
         type=click.Choice(METHODS),
@@ -133,8 +138,8 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="One fitted density ratio; boosting; or boosting with the settings of the paper.",
     )
-    @click.option("--rounds", type=click.IntRange(1), help=f"Rounds of boosting.  [default: {ROUNDS}]")
-    @click.option("--steps", type=click.IntRange(1), help="Gradient steps of a network.  [default: the method's own]")
+    @click.option("--rounds", type=Whole(1), help=f"Rounds of boosting.  [default: {ROUNDS}]")
+    @click.option("--steps", type=Whole(1), help="Gradient steps of a network.  [default: the method's own]")
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
         recipe = Recipe.from_options(**{name: options.pop(name) for name in RECIPE_OPTIONS})
@@ -169,7 +174,7 @@ A schema says what is public about the columns, from their codebook, not from th
 @recipe_options
 @click.option("-o", "--output", type=OUTPUT, required=True, metavar="MODEL", help="File for the model. Private.")
 @table_options
-@click.option("--seed", type=click.IntRange(0), help="For a reproducible fit.")
+@click.option("--seed", type=Whole(0), help="For a reproducible fit.")
 @force_option
 @shared_options
 @click.pass_context
@@ -186,18 +191,16 @@ def fit_command(
 ) -> None:
     """Fit a density to TABLE, a CSV file with a header or a Parquet file.
 
-    The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them. Only rows from
-    `pyro-mbde release` may be handed out.
+    The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them private. Only rows
+    from `pyro-mbde release` may be handed out. Notes on the table are shown with --quiet too.
 
-    An existing model is only replaced with --force. Choosing epsilon, delta, skew, method or schema by what is said of
-    the table, or by a result, voids the guarantee. A model that no row was drawn from costs nothing; but do not fit
-    again until one looks right: the certificate that is paid for covers one fit, not the best of several.
+    A model that exists is replaced only with --force. Epsilon, delta, skew, method or schema chosen because of what is
+    said about the table, or because of a result, void the guarantee. A model costs nothing until rows are drawn from
+    it; still, do not fit again until one looks right: a certificate covers one fit, not the best of several.
     """
     if schema is None and config_columns(ctx) is None:
         raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
-    check_output(output, force=force)
-    if output.exists() and any(source is not None and output.samefile(source) for source in (table, schema)):
-        raise click.UsageError(f"'--output' names {output}, which the model is made from.", ctx)
+    check_output(ctx, output, force=force)
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
 
@@ -205,7 +208,7 @@ def fit_command(
     assert columns is not None
     train = recipe.trainer(columns.base(), seed=seed, progress=console.progress)
     rows = columns.to_tensor(read_table(table, **csv_format), seed=seed)
-    model = TableModel(train(rows), columns, asdict(recipe))
+    model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
     if output.exists():
         _compare(console, output, model)
     model.save(output)
@@ -238,7 +241,7 @@ def _compare(console: Console, path: Path, model: Any) -> None:
     changed = [
         f"{name} {old.settings.get(name)} by {value}"
         for name, value in model.settings.items()
-        if old.settings.get(name) != value
+        if name != TABLE_FORMAT and old.settings.get(name) != value
     ]
     if old.schema != model.schema:
         changed.append("its columns by others")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pyro_mbde_cli.numbers import Whole
 from pyro_mbde_cli.shared import (
     EXAMPLES,
     EXISTING,
@@ -30,7 +31,7 @@ from pyro_mbde_cli.shared import (
 """,
 )
 @click.argument("model", type=EXISTING)
-@click.argument("num_draws", type=click.IntRange(1))
+@click.argument("num_draws", type=Whole(1))
 @ledger_option
 @click.option("--account", required=True, help="Account of the ledger to charge.")
 @click.option("-o", "--output", type=OUTPUT, required=True, metavar="ROWS", help="File for the rows: .csv or .parquet.")
@@ -41,7 +42,7 @@ from pyro_mbde_cli.shared import (
     is_flag=True,
     help="Stop at the first accepted proposal of each draw. Faster, but the time it takes depends on the table.",
 )
-@click.option("--seed", type=click.IntRange(0), hidden=True, help="For tests: rows that must not be handed out.")
+@click.option("--seed", type=Whole(0), hidden=True, help="For tests: rows that must not be handed out.")
 @shared_options
 def release_command(
     console: Console,
@@ -57,10 +58,10 @@ def release_command(
 ) -> None:
     """Draw NUM_DRAWS rows from MODEL, to hand out, and charge them to an account of the ledger.
 
-    Charged first, drawn after: where the account cannot bear it nothing is drawn, and the exit code is 3. Beside ROWS
-    goes a card that says what is guaranteed, as .card.json and .card.html; none of the three files may exist yet. Rows
-    and card are public, and so is all that this command says. Rows that are paid for and cannot be written are printed.
-    Once rows are charged and written the exit code is 0, also where nothing can be printed.
+    The account is charged before anything is drawn. If it cannot bear the rows, nothing is drawn and the exit code is
+    3. A card that says what is guaranteed is written beside ROWS, as .card.json and .card.html; none of the three files
+    may exist. Rows and card are public, and so is everything that this command prints. Rows that were charged and
+    cannot be written are printed. Once rows are charged and written the exit code is 0, even if nothing can be printed.
     """
     from pyro_mbde._runtime import shown
     from pyro_mbde.privacy.advice import advise

@@ -19,7 +19,7 @@ from pyro_mbde_cli.shared import (
     library,
     shared_options,
 )
-from pyro_mbde_cli.table import TABLE_OPTIONS, table_options
+from pyro_mbde_cli.table import TABLE_OPTIONS, format_of, table_options
 
 #: Endings of what a release writes for people to read, and of tables.
 RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
@@ -49,14 +49,22 @@ class _TableOfFit(click.Command):
 @table_options
 @force_option
 @shared_options
+@click.pass_context
 def report_command(
-    console: Console, file: Path, table: Path | None, output: Path | None, csv_format: dict[str, str], force: bool
+    ctx: click.Context,
+    console: Console,
+    file: Path,
+    table: Path | None,
+    output: Path | None,
+    csv_format: dict[str, str],
+    force: bool,
 ) -> None:
     """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
 
     The report says in a sentence what rows will look like. It shows table, model and public base column by column, with
-    the distances between them, also of pairs of columns, and says how good the fit is. It is as sensitive as the table:
-    only you may read the file, and it may not lie beside a card. A card is public.
+    the distances between them and between pairs of columns, and says how good the fit is. It is as sensitive as the
+    table: only you can read the file, and it cannot be written beside a card. A card is public. A CSV table is read as
+    it was for the fit, unless --sep, --decimal or --encoding say otherwise.
     """
     if file.suffix == ".json":
         if table is not None or output is not None:
@@ -66,13 +74,13 @@ def report_command(
     if file.name.endswith(RELEASED):
         raise click.UsageError(_no_model(file))
     output = output or file.with_name(f"{file.stem}.report.html")
-    check_output(output, force=force)
+    check_output(ctx, output, force=force)
     from pyro_mbde.tables.files import TableModel, read_table
 
     model = TableModel.load(file)
     rows = None
     if table is not None:
-        frame = read_table(table, **csv_format)
+        frame = read_table(table, **format_of(ctx, csv_format, model.settings))
         rows = frame if model.schema is None else model.schema.to_tensor(frame)
     report = library().private_report(model.density, rows, path=output, columns=model.schema)
     verdict = report["comparison"]["verdict"]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyro_mbde_cli.config import config_columns, config_option
+from pyro_mbde_cli.config import config_columns, config_files, config_option
+from pyro_mbde_cli.errors import remember_command
 from pyro_mbde_cli.streams import is_terminal, tell, write_line
 
 if TYPE_CHECKING:
@@ -107,9 +108,10 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @config_option
     @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
-    @click.option("--quiet", is_flag=True, help="Say nothing but the answer, warnings and errors.")
+    @click.option("--quiet", is_flag=True, help="Print only the answer, warnings and errors.")
     @functools.wraps(function)
     def run(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
+        remember_command(click.get_current_context())
         return function(Console(as_json, quiet), *args, **options)
 
     return run
@@ -119,9 +121,9 @@ schema_option = click.option(
     "--schema",
     type=EXISTING,
     metavar="TOML",
-    help="File of [[columns]]: name, low, high; optional kind, scale, decimals, outside, missing. Or in --config.",
+    help="File of [[columns]]: name, low, high; optional kind, scale, decimals, outside, missing; or in --config.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace files that are there.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 ledger_option = click.option(
     "--ledger",
     required=True,
@@ -155,14 +157,23 @@ def open_ledger(place: str, *, create: bool = False) -> Any:
     return importlib.import_module("pyro_mbde.privacy.ledger").Ledger(place)
 
 
-def check_output(path: Path, *, force: bool) -> None:
-    """Raises before any work is done if a file cannot be written, or is there and not to be replaced."""
+def check_output(ctx: click.Context, path: Path, *, force: bool) -> None:
+    """Raises before any work is done if a file cannot be written, is there, or is one that the command reads."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {str(path.parent)!r} is not there. Make it first.")
-    if path.exists() and not force:
-        raise FileExistsError(f"{str(path)!r} is there already. Name another file, or pass --force to replace it.")
+    if path.exists():
+        if any(path.samefile(source) for source in _read_files(ctx)):
+            raise click.UsageError(f"'--output' names {path}, which this command reads. Name another file.", ctx)
+        if not force:
+            raise FileExistsError(f"{str(path)!r} is there already. Name another file, or pass --force to replace it.")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"The folder {str(path.parent)!r} may not be written to.")
+
+
+def _read_files(ctx: click.Context) -> list[Path]:
+    """The files that a command was told to read: those of its options that have to exist, and those of options."""
+    named = [ctx.params.get(parameter.name or "") for parameter in ctx.command.params if parameter.type is EXISTING]
+    return [path for path in (*named, *config_files(ctx)) if path is not None and path.exists()]
 
 
 def aligned(rows: Sequence[tuple[str, ...]]) -> str:

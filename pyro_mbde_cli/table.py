@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 TABLE_OPTIONS = ("sep", "decimal", "encoding")
+#: Among the settings of a model: the options of the CSV file that it was fitted to.
+TABLE_FORMAT = "table_format"
 
 
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,3 +26,16 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, csv_format=csv_format, **options)
 
     return run
+
+
+def format_of(ctx: click.Context, csv_format: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns how to read a model's table again: as it was read for the fit, where no option says otherwise.
+
+    Args:
+        ctx: of the command.
+        csv_format: the command's options.
+        settings: of the model.
+    """
+    remembered = settings.get(TABLE_FORMAT, {})
+    told = {name for name in TABLE_OPTIONS if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    return {name: value if name in told else remembered.get(name, value) for name, value in csv_format.items()}

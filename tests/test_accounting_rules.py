@@ -122,6 +122,14 @@ def test_inverse(total: float, num_draws: int, delta: float) -> None:
     assert compose(Guarantee(budget.epsilon, budget.delta, spread), num_draws, delta) == budget.total
 
 
+@pytest.mark.parametrize("total", [1e7, 1e18, 1e154, 1e300])
+@pytest.mark.parametrize("num_draws", [1, 3, 10_000])
+def test_inverse_of_huge_totals(total: float, num_draws: int) -> None:
+    budget = epsilon_per_draw(total, num_draws, 1e-6)
+    assert budget.total.epsilon <= total
+    assert budget.epsilon >= total / num_draws * (1 - 1e-3)
+
+
 def test_form_and_skew() -> None:
     assert epsilon_per_draw(1.0, 1) == DrawBudget(
         pytest.approx(1.0), 0.0, "a priori", 0.3, TotalCost(pytest.approx(1.0), 0.0, PURE)

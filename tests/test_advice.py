@@ -66,13 +66,20 @@ def test_thresholds() -> None:
     (weak,) = advise(WEAK_EPSILON)
     assert weak.startswith("A total epsilon of 4 is a weak promise: even odds on which of two tables the rows come")
     assert "55 to 1" in weak
-    (one,) = advise(row=6.0, skew=0.3)
+    one, _ = advise(row=6.0, skew=0.3)
     assert one.startswith("Epsilon 6 for a single row is a weak promise")
     assert "404 to 1" in one
-    assert len(advise(6.0, row=6.0)) == 1  # not both
-    assert advise(2.0, row=0.5, skew=0.3) == []
+    assert [remark[:15] for remark in advise(6.0, row=6.0)] == ["A total epsilon", "At epsilon 6 a "]  # not both
+    (plain,) = advise(2.0, row=0.5, skew=0.3)
+    assert plain.startswith(
+        "At epsilon 0.5 a row, at least 89 in 100 rows could as well have been drawn from the public"
+    )
+    assert "look like" not in plain
     (base,) = advise(2.0, row=0.4, skew=0.3)
     assert "at least 91 in 100" in base
+    assert base.endswith(
+        "So the rows will look like the public base. Fewer rows, or narrower public ranges, would show more."
+    )
     assert distance_from_base(0.4, 0.3) < LOOKS_LIKE_BASE < distance_from_base(0.5, 0.3)
     assert "at least 93 in 100" in advise(row=0.5, calibrated=False)[0]
     assert len(advise(10.0, row=0.1)) == 2

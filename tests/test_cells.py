@@ -46,11 +46,16 @@ class TestForm:
             ),
             (pd.concat([table(), table()], axis=1), ValueError, "got several named 'age', 'visits'"),
             (
+                table(age=["30", ".5e3", "12"]),
+                TypeError,
+                "'age': numbers kept as text in 3 of 3 cells, the first in row 1",
+            ),
+            (
                 table(age=["30", "n/a", "12"]),
                 TypeError,
-                "'age': numbers kept as text in 2 of 3 cells, the first in row 1",
+                "'age': text in 1 of 3 cells, the first in row 2. Write numbers",
             ),
-            (table(age=["30", "n/a", "12"]), TypeError, "text in 1 of 3 cells, the first in row 2. Encode text"),
+            (table(age=["30", "\uff13", "12"]), TypeError, "'age': text in 1 of 3 cells, the first in row 2."),
             (table(age=[None, "secret", 12]), TypeError, "'age': text in 1 of 3 cells, the first in row 2"),
             (
                 table(age=["3,5", "-1.234,5", "7"]),
@@ -120,13 +125,13 @@ class TestForm:
         ids=str,
     )
     def test_numbers_as_objects(self, cells: list[Any]) -> None:
-        with pytest.warns(UserWarning, match="column 'age': 1 value is missing: rows left out."):
+        with pytest.warns(UserWarning, match="column 'age': 1 of 3 values is missing: rows left out."):
             rows = SCHEMA.to_tensor(pd.DataFrame({"age": pd.Series(cells, dtype=object), "visits": 1}))
         assert rows[:, 0].tolist() == [1.5, 2]
 
     def test_numbers_that_no_float_holds(self) -> None:
         cells = pd.Series([10**400, -(10**400), 99999999999999999999, Decimal("1e999")], dtype=object)
-        with pytest.warns(UserWarning, match="column 'age': 4 values are outside"):
+        with pytest.warns(UserWarning, match="column 'age': 4 of 4 values are outside"):
             rows = SCHEMA.to_tensor(pd.DataFrame({"age": cells, "visits": 1}))
         assert rows[:, 0].tolist() == [110, 0, 110, 110]
 
@@ -136,7 +141,7 @@ class TestForm:
 
     @pytest.mark.parametrize("dtype", ["object", "str", "Float64"])
     def test_a_column_without_values(self, dtype: str) -> None:
-        with pytest.warns(UserWarning, match="3 values are missing: rows left out.\n  0 of 3 rows are left."):
+        with pytest.warns(UserWarning, match="3 of 3 values are missing: rows left out.\n  0 of 3 rows are left."):
             assert SCHEMA.to_tensor(table(age=pd.Series([None] * 3, dtype=dtype))).shape == (0, 2)
 
 
@@ -152,9 +157,11 @@ class TestPolicies:
         assert back["visits"].tolist() == [0, 4, 8]
         assert str(caught[0].message).splitlines() == [
             "Notes on the table and its schema:",
-            "  column 'age': 2 values are outside [0, 110]: moved to the nearest end.",
-            "  column 'visits': 1 value is outside [0, 99]: moved to the nearest end.",
-            "  column 'visits': 2 values are not whole: rounded.",
+            "  column 'age': 2 of 3 values are outside [0, 110]: moved to the nearest end.",
+            "  column 'visits': 1 of 3 values is outside [0, 99]: moved to the nearest end.",
+            "  column 'visits': 2 of 3 values are not whole: rounded.",
+            "  If a public source (the codebook) says otherwise, correct the schema by it and fit again; never fit the "
+            "schema to these counts.",
             "  This message depends on the table, counts included: it is for the table's owner alone.",
         ]
         assert caught[0].filename == __file__
@@ -167,7 +174,7 @@ class TestPolicies:
 
     def test_drop(self) -> None:
         schema = Schema(tuple(dataclasses.replace(column, outside="drop") for column in SCHEMA.columns))
-        with pytest.warns(UserWarning, match="2 values are not whole: rows left out.\n  0 of 3 rows are left."):
+        with pytest.warns(UserWarning, match="2 of 3 values are not whole: rows left out.\n  0 of 3 rows are left."):
             assert schema.to_tensor(AWRY).shape == (0, 2)
         with pytest.warns(UserWarning, match="1 of 2 rows are left."):
             rows = schema.to_tensor(pd.DataFrame({"age": [111, 3], "visits": [1, 2]}))
@@ -176,7 +183,7 @@ class TestPolicies:
     def test_a_number_stands_in(self) -> None:
         schema = Schema((dataclasses.replace(AGE, missing=50), dataclasses.replace(VISITS, missing=0)))
         frame = table(age=[None, 2.0, 3.0], visits=[1, 2, np.nan])
-        with pytest.warns(UserWarning, match="'age': 1 value is missing: replaced by 50.0.\n.*replaced by 0.0."):
+        with pytest.warns(UserWarning, match="'age': 1 of 3 values is missing: replaced by 50.0.\n.*replaced by 0.0."):
             rows = schema.to_tensor(frame)
         assert schema.to_frame(rows).values.tolist() == [[50, 1], [2, 2], [3, 0]]
 
@@ -187,10 +194,10 @@ class TestPolicies:
         with pytest.raises(ValueError, match="must hold what its schema allows") as caught:
             schema.to_tensor(frame)
         assert str(caught.value).splitlines()[1:-2] == [
-            "  column 'age': 1 value is outside [0, 110].",
-            "  column 'age': 1 value is missing.",
-            "  column 'visits': 2 values are outside [0, 99].",
-            "  column 'visits': 1 value is not whole.",
+            "  column 'age': 1 of 3 values is outside [0, 110].",
+            "  column 'age': 1 of 3 values is missing.",
+            "  column 'visits': 2 of 3 values are outside [0, 99].",
+            "  column 'visits': 1 of 3 values is not whole.",
         ]
         assert "owner alone" in str(caught.value)
         assert not re.search(r"77\.7|31337|424242|0\.125", str(caught.value))
@@ -237,14 +244,14 @@ class TestPolicies:
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     def test_infinite_values_are_outside(self, dtype: str) -> None:
         """Also where an end is infinite in the table's precision."""
-        with pytest.raises(ValueError, match="2 values are outside"):
+        with pytest.raises(ValueError, match="2 of 3 values are outside"):
             Schema((Column("x", -1e39, 1e39, outside="refuse"),)).to_tensor(
                 pd.DataFrame({"x": np.array([math.inf, -math.inf, 1.0], dtype=dtype)})
             )
 
     def test_what_is_beyond_an_end_in_the_tables_precision_is_refused(self) -> None:
         beyond = np.nextafter(np.float32(0.1), np.float32(1))
-        with pytest.raises(ValueError, match="1 value is outside"):
+        with pytest.raises(ValueError, match="1 of 1 values is outside"):
             Schema((Column("x", 0, 0.1, outside="refuse"),)).to_tensor(pd.DataFrame({"x": [beyond]}))
 
 

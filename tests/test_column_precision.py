@@ -24,6 +24,8 @@ def random_columns(count: int) -> list[Column]:
         kind = "integer" if generator.random() < 0.4 else "real"
         decimals = int(generator.integers(-12, 13)) if kind == "real" and generator.random() < 0.6 else None
         low, high = (math.floor(size), math.floor(size + width)) if kind == "integer" else (size, size + width)
+        if decimals is not None:  # as the ends of a rounded column must be
+            low, high = float(np.round(low, decimals)), float(np.round(high, decimals))
         try:
             columns.append(Column("x", low, high, kind, scale, decimals))
         except ValueError:

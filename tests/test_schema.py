@@ -133,13 +133,18 @@ class TestBase:
         assert edges["visits"].tolist() == [0, 99]
         assert edges["visits"].dtype == np.int64
 
-    def test_rounding_never_leaves_the_range(self) -> None:
-        schema = Schema((Column("x", 0.26, 0.74, decimals=1),))
-        assert schema.to_frame(np.array([[0.26], [0.5], [0.74]]))["x"].tolist() == [0.3, 0.5, 0.7]
-        schema = Schema((Column("x", -0.04, 0.96, decimals=0),))
-        back = schema.to_frame(np.array([[-0.04], [0.96]]))["x"]
-        assert back.tolist() == [0, 0.96]
-        assert not np.signbit(back).any()
+    @pytest.mark.parametrize(
+        ("low", "high", "decimals"), [(0.3, 0.7, 1), (-0.1, 1.1, 1), (0.1, 0.7, 3), (-3, 8, 0), (-700, 1900, -2)]
+    )
+    def test_released_values_are_rounded_and_in_the_range(self, low: float, high: float, decimals: int) -> None:
+        """Ends and all: a value of more digits than any other tells where the range ends."""
+        schema = Schema((Column("x", low, high, decimals=decimals),))
+        values = np.linspace(low, high, 1001)[:, None]
+        back = schema.to_frame(np.concatenate([[[low], [high], [-1e-9]], values]))["x"]
+        assert back.between(low, high).all()
+        assert (back.round(decimals) == back).all()
+        assert {low, high} <= set(back)
+        assert not np.signbit(back[back == 0]).any()
 
 
 class TestHostileRows:
@@ -174,6 +179,13 @@ class TestColumn:
             ({"decimals": 13}, ValueError, "decimals must be at most 12"),
             ({"decimals": -13}, ValueError, "decimals must be at least -12"),
             ({"decimals": -2}, ValueError, "decimals must round less than from low to high"),
+            (
+                {"low": 0.55, "high": 0.7, "decimals": 1},
+                ValueError,
+                "column 'x': low must have no more digits after the point than decimals = 1, got low=0.55. Round low,",
+            ),
+            ({"high": 0.69, "decimals": 1}, ValueError, "high must have no more digits after the point than decimals"),
+            ({"low": 50, "high": 300, "decimals": -2}, ValueError, "low must be a multiple of 100 with decimals = -2"),
             ({"low": "0"}, TypeError, "got low='0'. Write it without quotation marks."),
             (
                 {"low": date(2020, 1, 31)},
@@ -237,8 +249,15 @@ class TestFiles:
             ),
             ({"columns": []}, ValueError, "columns must name at least one"),
             ({"columns": ["age"]}, TypeError, "column 1 must be a table"),
-            ({"columns": [{"name": "x", "low": 0}]}, ValueError, "column 1 must have the key 'high'"),
-            ({"columns": [{"name": "x", "low": 0, "high": 1, "max": 2}]}, ValueError, "got the key 'max'"),
+            ({"columns": [{"name": "x", "low": 0}]}, ValueError, "column 'x' must have the key 'high'"),
+            (
+                {"columns": [{"name": "x", "low": 0, "high": 1, "max": 2}]},
+                ValueError,
+                "column 'x' must have keys among",
+            ),
+            ({"columns": [{"low": 0, "high": 1}]}, ValueError, "column 1 must have the key 'name'"),
+            ({"columns": [{"name": "x", "decimal": 2}]}, ValueError, "got the key 'decimal'. Did you mean 'decimals'?"),
+            ({"column": []}, ValueError, "got the key 'column'. Did you mean 'columns'?"),
             ({"columns": [{"name": "x", "low": 0, "high": 1}] * 2}, ValueError, "names of their own"),
         ],
     )
@@ -257,7 +276,7 @@ class TestFiles:
             Schema.from_dict({"columns": columns})
         lines = str(caught.value).splitlines()[1:]
         assert [line.partition(":")[0] for line in lines[:2]] == ["  column 'age'", "  column 'cost'"]
-        assert lines[2] == "  column 4 must have the key 'high', which is not there."
+        assert lines[2] == "  column 'x' must have the key 'high', which is not there."
 
     def test_policies_are_kept(self, tmp_path: Path) -> None:
         schema = Schema((Column("age", 0, 110, outside="drop", missing=3), Column("x", 0, 1, missing="refuse")))
@@ -278,10 +297,13 @@ class TestFiles:
             ("schema.toml", "---\ncolumns: []\n", "It is YAML."),
             ("schema.json", '{"columns": []}', "It is JSON. Write each column as [[columns]]"),
             ("schema.toml", "[[columns]]\nname: 'age'\n", "Expected '=' after a key"),
+            ("schema.toml", "[[columns]]\nlow = 18,0\n", "(at line 2, column 9). Write decimals with a point, as 0.5."),
+            ("schema.toml", "[[columns]]\nlow = 18 0\n", "(at line 2, column 10)."),
+            ("schema.toml", "[[columns]]\nname = 'gr\xf6sse'\n", "It is not UTF-8 text. Save it as UTF-8."),
         ],
     )
     def test_another_format(self, name: str, content: str, text: str, tmp_path: Path) -> None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(content, encoding="latin-1")
         with pytest.raises(ValueError, match=re.escape(text)):
             Schema.from_toml(tmp_path / name)
 
@@ -295,7 +317,7 @@ class TestFiles:
     def test_no_toml(self, content: bytes, tmp_path: Path) -> None:
         path = tmp_path / "schema.toml"
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="path must name a TOML file"):
+        with pytest.raises(ValueError, match="path must hold TOML"):
             Schema.from_toml(path)
         with pytest.raises(FileNotFoundError):
             Schema.from_toml(tmp_path / "other.toml")

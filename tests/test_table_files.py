@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import stat
 import sys
@@ -38,11 +39,23 @@ class TestTables:
         [
             (b"", "It is empty. A table has at least a line with the names of its columns."),
             (b"\n\n", "It is empty."),
-            (b"age,visits\n1,2\n31337,424242,9\n", "There are more cells in line 3 than names in its header."),
-            (b"age,visits\n31337,424242,9\n31337,2,9\n", "There are more cells in its rows than names in its header."),
+            (b"age,visits\n1,2\n31337,424242,9\n", "There are more cells in line 3 than names in its first line"),
+            (b"age,visits\n31337,424242,9\n31337,2,9\n", "There are more cells in line 2 than names in its first line"),
+            (
+                b"# 31337\nage,visits\n31337,2\n",
+                "in line 2 than names in its first line, the header. Look for a title or",
+            ),
+            (b"A survey\n\nage,visits\n31337,2\n", "There are more cells in line 3 than names in its first line"),
             (b"age\n\xff31337\xfe\n", "It is not utf-8 text. Name its encoding, for example encoding='latin-1'"),
             ("age,größe\n1,2\n".encode("latin-1"), "It is not utf-8 text."),
-            ("age,visits\n1,2\n".encode("utf-16"), "It is not utf-8 text."),
+            (
+                "age,visits\n1,2\n".encode("utf-16"),
+                "It is UTF-16 text. Read it with encoding='utf-16' (--encoding utf-16)",
+            ),
+            (gzip.compress(b"age\n31337\n"), "It is compressed by gzip. Let its name end in .csv.gz, or unpack it."),
+            (b"PK\x03\x04\x14\x00", "It is a zip archive, or an Excel workbook, and not text."),
+            (b"\xd0\xcf\x11\xe0\xa1\xb1", "It is an Excel workbook and not text. Save the sheet as CSV."),
+            (b"PAR1\x15\x04", "It is a Parquet file. Let its name end in .parquet."),
             (b"age;visits\n31337;4,24242\n", "its first line is one name with ';' in it. Pass sep=';' (--sep ';')."),
             (b"31337;424242\n1;2\n", "its first line is one name with ';' in it. Pass sep=';' (--sep ';')."),
             (b"age\tvisits\n31337\t4\n", "its first line is one name with 'tab' in it. Pass sep='tab' (--sep 'tab')."),
@@ -56,14 +69,14 @@ class TestTables:
             (b"Alice,31337,Alice,31337\n", "Columns 1 and 3 have the same name."),
             (b'age,visits\n1,"31337\n2,3\n', "A quotation mark in it is not closed."),
         ],
-        ids=range(16),  # the folder's name is in the message
+        ids=range(22),  # the folder's name is in the message
     )
     def test_refused(self, content: bytes, text: str, tmp_path: Path) -> None:
         path = tmp_path / "table.csv"
         path.write_bytes(content)
         with pytest.raises(ValueError, match=re.escape(text)) as caught:
             read_table(path)
-        assert str(caught.value).startswith(f"path must name a table, got path={str(path)!r}. ")
+        assert str(caught.value).startswith(f"path must hold a table, got path={str(path)!r}. ")
         assert not re.search("31337|424242|Alice", str(caught.value))
 
     @pytest.mark.parametrize(
@@ -126,6 +139,47 @@ class TestTables:
         frame = read_table(path)
         assert frame["age"].tolist() == [pytest.approx(float(cell or "nan"), nan_ok=True) for cell in cells]
 
+    @pytest.mark.parametrize("odd", ["", '""', "NA", " "])
+    @pytest.mark.parametrize("huge", ["18446744073709551616", "9" * 25, "9" * 309, "9" * 400, "9" * 5000, "1e400"])
+    def test_no_number_decides_whether_a_table_is_read(self, huge: str, odd: str, tmp_path: Path) -> None:
+        """Whole numbers that no integer type holds, beside fractions, empty cells and one another."""
+        path, cells = tmp_path / "table.csv", [huge, f"-{huge}", "30.5", "-2", odd, ".5", "1e400", "7"]
+        path.write_text("\n".join(["age,visits", *(f"{cell},1" for cell in cells)]) + "\n")
+        read = read_table(path)["age"]
+        expected = [float("nan") if cell == odd else float(cell) for cell in cells]
+        assert read.dtype == np.float64
+        assert read.tolist() == pytest.approx(expected, nan_ok=True)
+        with pytest.warns(UserWarning, match="'age': 4 of 8 values are outside .*\n.*1 of 8 values is missing"):
+            assert len(SCHEMA.to_tensor(read_table(path))) == 7
+
+    def test_random_numbers_are_read_as_they_are_written(self, tmp_path: Path) -> None:
+        generator, path = np.random.default_rng(0), tmp_path / "table.csv"
+        pool = ["1", "30.5", "-2", "", "NA", "-1e400", "1e-400", "9" * 19, "-" + "9" * 20, "9" * 309, "1" * 400 + ".5"]
+        pool += ["0" * 400 + "1", "5.", "+4", "inf", "-Infinity", "18446744073709551615", "-9223372036854775809", " 7 "]
+        for _ in range(200):
+            cells = generator.choice(pool, generator.integers(1, 6)).tolist()
+            path.write_text("\n".join(["age,visits", *(f"{cell},1" for cell in cells)]) + "\n")
+            expected = [float("nan") if cell in ("", "NA") else float(cell) for cell in cells]
+            assert read_table(path)["age"].astype(float).tolist() == pytest.approx(expected, rel=1e-14, nan_ok=True)
+
+    def test_huge_numbers_with_a_decimal_comma(self, tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_text(f"age;visits\n{'9' * 30};1\n30,5;1\n30.5;1\n")
+        assert read_table(path, sep=";", decimal=",")["age"].tolist() == [1e30, 30.5, "30.5"]
+
+    @pytest.mark.parametrize("odd", ["-", "3%", "1_000", "0x1F", "\uff13\uff10", "unknown"])
+    def test_odd_cells_alone_are_counted(self, odd: str, tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_text("age,visits\n" + "30.5,1\n" * 20 + f"{odd},1\n" + "7,1\n" * 20)
+        with pytest.raises(TypeError) as caught:
+            SCHEMA.to_tensor(read_table(path))
+        (line,) = (line for line in str(caught.value).splitlines() if "column 'age'" in line)
+        assert line.startswith(
+            "  column 'age': text in 1 of 41 cells, the first in row 21. Write numbers in plain digits"
+        )
+        assert odd == "-" or odd not in str(caught.value)
+        assert "pandas" not in str(caught.value)
+
     def test_decimals_in_parquet(self, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow")
         path = tmp_path / "table.parquet"
@@ -157,7 +211,7 @@ class TestTables:
                 read_table(path)
                 outcomes.add("read")
             except ValueError as error:
-                assert str(error).startswith(f"path must name a table, got path={str(path)!r}. It ")
+                assert str(error).startswith(f"path must hold a table, got path={str(path)!r}. It ")
                 outcomes.add(str(error).partition("It ")[2])
         assert outcomes != {"read"}
         assert damage == "changed" or "read" not in outcomes

@@ -1,4 +1,4 @@
-"""Plain words on public numbers: when a total is weak, and when rows will look like the base."""
+"""Plain words on public numbers: when a total is weak, and how many rows could as well be draws of the base."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST_ODDS = 1e6
 def advise(
     total: float | None = None, *, row: float | None = None, skew: float = 0.5, calibrated: bool = True
 ) -> list[str]:
-    """Returns what a privacy expert would say of an epsilon, in a sentence for each remark; none where there is none.
+    """Returns what a privacy expert would say of an epsilon: of a total that is weak, and of what a row can show.
 
     Privacy:
         Public: it depends on nothing but its arguments, which are public.
@@ -39,14 +39,15 @@ def advise(
         ValueError: a number is out of its range.
 
     Example:
-        >>> advise(2.0, row=0.5, skew=0.3)
-        []
+        >>> print(*advise(2.0, row=0.5, skew=0.3))
+        At epsilon 0.5 a row, at least 89 in 100 rows could as well have been drawn from the public base, whatever the
+        table.
         >>> for remark in advise(10.0, row=0.1, skew=0.3):
         ...     print(remark)
         A total epsilon of 10 is a weak promise: even odds on which of two tables the rows come from can become 22,027
         to 1. Totals of 1 to 3 can be defended.
-        At epsilon 0.1 a row the rows will look like the public base: whatever the table, at least 97 in 100 could as
-        well have been drawn from the base. Fewer rows, or a base that is closer to such tables, would show more.
+        At epsilon 0.1 a row, at least 97 in 100 rows could as well have been drawn from the public base, whatever the
+        table. So the rows will look like the public base. Fewer rows, or narrower public ranges, would show more.
     """
     remarks = []
     if total is not None and _check(total, "total") >= WEAK_EPSILON:
@@ -55,12 +56,15 @@ def advise(
         remarks.append(f"Epsilon {row:g} for a single row is a weak promise: {_odds('it comes', row)}")
     if row is not None:
         distance = distance_from_base(row, skew, calibrated=calibrated)
+        share = math.floor(100 * (1 - distance))
+        remark = (
+            f"At epsilon {row:.4g} a row, at least {share} in 100 rows could as well have been drawn from the public "
+            f"base, whatever the table."
+        )
         if distance < LOOKS_LIKE_BASE:
-            remarks.append(
-                f"At epsilon {row:.4g} a row the rows will look like the public base: whatever the table, at least "
-                f"{math.floor(100 * (1 - distance))} in 100 could as well have been drawn from the base. Fewer rows, "
-                f"or a base that is closer to such tables, would show more."
-            )
+            remedy = "Fewer rows, or narrower public ranges, would show more."
+            remark += f" So the rows will look like the public base. {remedy}"
+        remarks.append(remark)
     return remarks
 
 

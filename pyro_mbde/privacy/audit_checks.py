@@ -112,7 +112,7 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
             text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
             findings.append(Finding("not-finite", FAULT, text, float(broken.sum())))
         if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
-            findings.append(Finding("normalizer", FAULT, f"log_prob of {name} answers differently each time", 1.0))
+            findings.append(Finding("normalizer", FAULT, f"log_prob of {name} gives another answer each time", 1.0))
     if not is_tilted(density):
         return findings
     tilt = score_rows(density.tilt, values)

@@ -20,6 +20,9 @@ _SLACK, _GROWTH = 5e-5, 2.0
 #: Relative error of sums of floats here, counted on the safe side.
 _ROUNDING = 1e-9
 _CELLS, _DEEPEST = 32, 40
+#: Where a draw costs more, the least total of k of them is within 0.01 per cent of their sum: a t that is log(k) nats
+#: below the largest leaves p^k above 1/e, at a log-ratio of k t.
+_LARGE = 1e6
 
 
 class _Pair(NamedTuple):
@@ -115,6 +118,8 @@ def largest_iid_epsilon(total_epsilon: float, num_draws: int, delta: float, rang
         Epsilon in nats, within 0.01 per cent of the largest, never above it; at least the total over k.
     """
     low, high = total_epsilon / num_draws, total_epsilon
+    if low > _LARGE:
+        return low
 
     def holds(epsilon: float) -> bool:
         return _largest(_Pair(num_draws, epsilon, range_share * epsilon), total_epsilon) <= delta

@@ -27,10 +27,10 @@ _MAX_NAMES = 20
 #: Fewest values, most digits after the point, and how much finer floats must be, for a column to be called rounded.
 _MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 _DATES, _COMMAS, _POINTS, _TEXT = "dates", "numbers with a comma", "numbers kept as text", "text"
-_PATTERNS = {
-    _DATES: re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T].*)?\s*"),
-    _COMMAS: re.compile(r"\s*[-+]?[\d.'\u2019\u00a0\u202f ]*,[\d.,'\u2019\u00a0\u202f ]*\d\s*"),
-    _POINTS: re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*"),
+_PATTERNS = {  # of ASCII digits: others are text
+    _DATES: re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T].*)?\s*", re.ASCII),
+    _COMMAS: re.compile(r"\s*[-+]?[\d.'\u2019\u00a0\u202f ]*,[\d.,'\u2019\u00a0\u202f ]*\d\s*", re.ASCII),
+    _POINTS: re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII),
 }
 #: Numbers, dates, times and amounts, whatever sign or blank is before them.
 _BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
@@ -38,8 +38,8 @@ _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
     _DATES: "Count days or years since a public date.",
     _COMMAS: "Read a decimal comma with decimal=',' (--decimal ,); take out a comma between thousands.",
-    _POINTS: "Convert them with pandas.to_numeric; for a file, check decimal (--decimal).",
-    _TEXT: "Encode text as numbers, by a public rule; leave cells without a value empty.",
+    _POINTS: "Convert the column to numbers; for a CSV file with decimal points, pass decimal='.' (--decimal .).",
+    _TEXT: "Write numbers in plain digits, without units; encode words by a public rule; leave what is missing empty.",
 }
 
 
@@ -127,7 +127,8 @@ def bring_in(column: Column, series: pd.Series[Any]) -> Cells:
     ):
         if not wrong.any():
             continue
-        found = f"{_counted(int(wrong.sum()), 'value')} {'is' if wrong.sum() == 1 else 'are'} {what}"
+        verb = "is" if wrong.sum() == 1 else "are"
+        found = f"{int(wrong.sum()):,} of {len(values):,} values {verb} {what}"
         if policy == "refuse":
             refused.append(f"{found}.")
         elif policy == "drop":
@@ -208,6 +209,8 @@ def _not_numbers(series: pd.Series[Any]) -> str | None:
     for row, (cell, present) in enumerate(zip(series, _present(series), strict=True), 1):
         if present and not isinstance(cell, Real | Decimal | np.bool_):
             rows.setdefault(_kind_of(cell), []).append(row)
+    if len(rows) > 1:  # the odd cells made text of the good ones
+        rows.pop(_POINTS, None)
     found = [
         f"{kind} in {len(where):,} of {len(series):,} cells, the first in row {where[0]:,}. "
         f"{_REMEDIES.get(kind, _ENCODE)}"

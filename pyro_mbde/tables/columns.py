@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import date, time
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class Column:
         kind: ``real``, or ``integer`` for whole numbers, between -2^32 and 2^32.
         scale: ``linear``, or ``log1p`` to model ln(1 + x): for incomes, counts and the like; needs ``low`` above -1.
         decimals: digits after the point that a released value is rounded to, -12 to 12; ``None`` does not round. Not
-            for whole numbers.
+            for whole numbers. ``low`` and ``high`` must be rounded so themselves.
         outside: what becomes of values outside the range, infinite ones, and fractions in a column of whole numbers:
             ``clip`` moves them to the nearest value that is allowed, ``drop`` leaves out their rows, ``refuse`` raises.
         missing: what becomes of missing values: ``drop`` leaves out their rows, a number stands in for them, ``refuse``
@@ -103,6 +104,12 @@ class Column:
             check_number("decimals", decimals, f"be at most {_MAX_DECIMALS}", lambda value: value <= _MAX_DECIMALS)
             if 10.0**-decimals > (self.high - self.low) * (1 + 1e-9):
                 raise ValueError(message("decimals", "round less than from low to high", decimals, "Raise it."))
+            for end in ("low", "high"):  # released values may be the ends themselves
+                remedy = f"Round {end}, or raise decimals."
+                wanted = f"have no more digits after the point than decimals = {decimals}"
+                if decimals < 0:
+                    wanted = f"be a multiple of {10**-decimals} with decimals = {decimals}"
+                check_number(end, getattr(self, end), wanted, lambda value: _rounded(value, decimals), remedy=remedy)
 
     def _check_policies(self) -> None:
         check_choice("outside", self.outside, OUTSIDE)
@@ -203,6 +210,10 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _rounded(value: float, decimals: int) -> bool:
+    return (Fraction(repr(value)) * Fraction(10) ** decimals).denominator == 1  # the decimal that it prints as
 
 
 def _is_modelled_integer(value: float) -> bool:

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pyro_mbde._runtime import message
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tables.schema import Schema
+from pyro_mbde.tables.written import as_written, first_longer_line, other_format
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +65,7 @@ def read_table(
     except Exception as error:  # a damaged file raises almost anything, some of it with cells in its text
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise ValueError(message("path", "name a table", name, _cause(error, encoding))) from None
+        raise ValueError(message("path", "hold a table", name, _cause(error, encoding))) from None
 
 
 class _UnusableTableError(Exception):
@@ -96,20 +95,25 @@ def _check_format(sep: Any, decimal: Any, encoding: Any) -> tuple[str, str]:
 def _read_csv(name: str, sep: str, decimal: str, encoding: str) -> pd.DataFrame:
     import pandas as pd
 
+    with open(name, "rb") as file:
+        if (other := other_format(file.read(8), encoding)) is not None and not name.lower().endswith(".gz"):
+            raise _UnusableTableError(other)
     how: dict[str, Any] = {"sep": sep, "encoding": encoding, "skipinitialspace": True}
     # Read as a row: as a header, pandas would give repeated names numbers.
     header = pd.read_csv(name, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
     names = [cell.strip() for cell in header.iloc[0]]
     _check_header(names, sep)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
-        frame: pd.DataFrame = pd.read_csv(name, low_memory=False, index_col=False, decimal=decimal, **how)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            frame: pd.DataFrame = pd.read_csv(name, low_memory=False, index_col=False, decimal=decimal, **how)
+    except pd.errors.ParserWarning:
+        raise _UnusableTableError(_longer(first_longer_line(name, sep, encoding))) from None
     frame.columns = pd.Index(names)
     for number, column in enumerate(names):
         cells = frame.iloc[:, number]
-        # Whole numbers that no integer type holds come back as objects or text.
-        if column and not pd.api.types.is_numeric_dtype(cells.dtype) and all(map(_is_whole, cells.dropna())):
-            frame[column] = cells.astype(np.float64)
+        if column and not pd.api.types.is_numeric_dtype(cells.dtype):
+            frame[column] = as_written(cells, decimal)
     return frame
 
 
@@ -153,10 +157,8 @@ def _cause(error: Exception, encoding: str) -> str:
         return "It ends too early: it was cut off. Copy it again."
     if isinstance(error, pd.errors.EmptyDataError):
         return "It is empty. A table has at least a line with the names of its columns."
-    if isinstance(error, pd.errors.ParserWarning) or (line and "Expected" in text):
-        where = line.group() if line else "its rows"
-        remedy = "A decimal comma or an unquoted separator in a cell makes such rows (--sep, --decimal)."
-        return f"There are more cells in {where} than names in its header. {remedy}"
+    if line and "Expected" in text:
+        return _longer(line.group())
     if isinstance(error, MemoryError):
         return "It needs more memory than there is."
     if "EOF inside string" in text:
@@ -164,8 +166,9 @@ def _cause(error: Exception, encoding: str) -> str:
     return f"It is damaged, or of another format than its ending says ({type(error).__name__})."
 
 
-def _is_whole(cell: Any) -> bool:
-    return isinstance(cell, int) or (isinstance(cell, str) and re.fullmatch(r"[-+]?[0-9]+", cell) is not None)
+def _longer(where: str) -> str:
+    causes = "a title or comment above the header, a decimal comma (--decimal), an unquoted separator in a cell (--sep)"
+    return f"There are more cells in {where} than names in its first line, the header. Look for {causes}."
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import tomllib
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pyro_mbde._runtime import check_seed, message, seeded
 from pyro_mbde.names import check_distinct, same_names
 from pyro_mbde.tables.cells import OWNER, bring_in, check_form
 from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.toml import toml_fault
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,9 +135,8 @@ class Schema:
         try:
             content = tomllib.loads(raw.decode("utf-8-sig"))
         except ValueError as error:  # of TOML and of UTF-8
-            found = _other_format(raw, os.fspath(path))
-            remedy = f"{error}." if found is None else f"It is {found}. {_IN_TOML}"
-            raise ValueError(message("path", "name a TOML file", os.fspath(path), remedy)) from error
+            fault = toml_fault(raw, os.fspath(path), error, _IN_TOML)
+            raise ValueError(message("path", "hold TOML", os.fspath(path), fault)) from error
         return cls.from_dict(content)
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
@@ -205,7 +204,7 @@ class Schema:
         if notes := [note for one in cells for note in one.notes]:
             if not kept.all():
                 notes.append(f"{int(kept.sum()):,} of {len(kept):,} rows are left.")
-            warnings.warn("\n  ".join(["Notes on the table and its schema:", *notes, OWNER]), stacklevel=2)
+            warnings.warn("\n  ".join(["Notes on the table and its schema:", *notes, _CORRECT, OWNER]), stacklevel=2)
         low, high = self._box()
         with seeded(seed):
             modelled = [
@@ -248,7 +247,9 @@ class Schema:
 def _check_keys(subject: str, content: Mapping[str, Any], known: list[str], required: list[str]) -> None:
     for key in content:
         if key not in known:
-            raise ValueError(f"{subject} must have keys among {', '.join(known)}, got the key {key!r}.")
+            close = get_close_matches(str(key), known, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{subject} must have keys among {', '.join(known)}, got the key {key!r}.{hint}")
     for key in required:
         if key not in content:
             raise ValueError(f"{subject} must have the key {key!r}, which is not there.")
@@ -257,20 +258,16 @@ def _check_keys(subject: str, content: Mapping[str, Any], known: list[str], requ
 def _read_column(subject: str, entry: Any) -> Column:
     if not isinstance(entry, Mapping):
         raise TypeError(message(subject, "be a table of name, low and high", entry))
+    if isinstance(name := entry.get("name"), str) and name:
+        subject = f"column {name!r}"
     required = [field.name for field in fields(Column) if field.default is MISSING]
     _check_keys(subject, entry, [field.name for field in fields(Column)], required)
     return Column(**entry)
 
 
-def _other_format(raw: bytes, path: str) -> str | None:
-    """The format that a file which is not TOML has in its place, where that can be seen."""
-    try:
-        json.loads(raw)
-        return "JSON"
-    except ValueError:
-        is_yaml = path.lower().endswith((".yaml", ".yml")) or re.match(rb"\s*(#.*\s+)*(---|- \w|\w+:(\s|$))", raw)
-        return "YAML" if is_yaml else None
-
-
 _IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
+_CORRECT = (
+    "If a public source (the codebook) says otherwise, correct the schema by it and fit again; never fit the schema to "
+    "these counts."
+)
 _REFUSED = "Correct them by a public rule. A schema that is changed after a look at the table has no guarantee."

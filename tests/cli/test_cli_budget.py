@@ -89,7 +89,7 @@ class TestBudget:
 
     def test_names_that_look_alike(self, run: Run) -> None:
         result = run("budget", "open", "Clinic", "--epsilon", 3, code=1)
-        assert "name must not look like that of another account, 'clinic', got name='Clinic'" in result.stderr
+        assert "NAME must not look like that of another account, 'clinic', got 'Clinic'" in result.stderr
         assert "There is 'clinic', which looks like 'Clinic'" in run("budget", "show", "Clinic", code=1).stderr
 
     def test_a_density_in_two_accounts(self, model: Path, run: Run) -> None:
@@ -134,7 +134,7 @@ class TestBudget:
         result = run("budget", "verify", "--head", head[:8], code=1)
         assert result.stdout == ""
         assert result.stderr.startswith(
-            f"Error: expected_head must be 64 hexadecimal digits, got expected_head='{head[:8]}'"
+            f"Error: --head must be 64 hexadecimal digits, got '{head[:8]}'. Pass the whole head"
         )
         run(*RELEASE)
         document = json.loads(run("budget", "verify", "--head", head, "--json").stdout)
@@ -159,6 +159,47 @@ class TestBudget:
         assert "--rule iid --certificate-delta 1e-09" in text or "--rule iid --certificate-delta 0.0" in text
         run("budget", "plan", "--epsilon", -1, "--num-draws", 20, code=1)
         run("budget", "plan", "--epsilon", 1, "--num-draws", 0, code=2)
+
+    @pytest.mark.parametrize(
+        "words", [("plan", "--num-draws", 1), ("open", "n", "--ledger", "new.db")], ids=["plan", "open"]
+    )
+    @pytest.mark.parametrize(
+        ("epsilon", "code", "text"),
+        [
+            ("700", 1, "--epsilon must be below 700, as that of one row, got 700."),
+            ("1e18", 1, "--epsilon must be below 700, as that of one row, got 1e+18."),
+            ("1e308", 1, "--epsilon must be below 700, as that of one row, got 1e+308."),
+            ("inf", 1, "--epsilon must be finite, got inf."),
+            ("1_0", 2, "'1_0' is not a number. Write it in the digits 0 to 9"),
+            ("\uff11\uff10", 2, "'\\uff11\\uff10' is not a number."),
+            ("1,5", 2, "'1,5' is not a number. Use a decimal point: 1.5."),
+            ("0x10", 2, "is not a number"),
+            (" 1", 2, "is not a number"),
+        ],
+    )
+    def test_totals_that_are_refused(
+        self, epsilon: str, code: int, text: str, words: tuple[object, ...], run: Run
+    ) -> None:
+        result = run("budget", *words, "--epsilon", epsilon, code=code)
+        assert text in result.stderr
+        assert result.stdout == ""
+        assert not Path("new.db").exists()
+
+    def test_a_plan_tells_what_its_account_is_for(self, run: Run) -> None:
+        plan = ("budget", "plan", "--epsilon", 3, "--num-draws")
+        text = run(*plan, 1).stdout
+        assert "1 row  " in text
+        assert "\naccount   --epsilon 3.0 --delta 1e-09 --rule pure\n" in text
+        assert text.endswith("\n          for one model only; for several leave out --delta\n")
+        assert "for several open it with --rule zcdp" in run(*plan, 1000).stdout
+        assert "one model only" not in run(*plan, 2, "--delta", 0).stdout
+        document = json.loads(run(*plan, 20_000, "--json").stdout)
+        assert (document["account_note"], document["form"]) == (None, "a priori")
+
+    def test_a_plan_of_a_low_skew(self, run: Run) -> None:
+        plan = ("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--filled-share")
+        assert "A skew of 0.064 is right only where the table fills so small a share" in run(*plan, 0.05).stderr
+        assert "skew" not in run(*plan, 0.2).stderr
 
     def test_a_plan_buys_what_it_is_for(self, run: Run) -> None:
         answer = run("budget", "plan", "--epsilon", 3, "--delta", 1e-6, "--num-draws", 12, "--json").stdout

@@ -172,3 +172,13 @@ def test_a_default_model_of_nine_columns(run: Run) -> None:
     document = json.loads(run("diagnose", "nine.pt", "--seed", 0, "--json").stdout)
     assert document["passed"], document["failures"]
     assert document["parameters"][4]["name"] == "bmi"
+
+
+@pytest.mark.parametrize("source", ["model.png", "options.svg"])
+def test_what_it_reads_is_never_replaced(source: str, model: Path, run: Run) -> None:
+    model.rename("model.png")
+    Path("options.svg").write_text("[diagnose]\nnum-chains = 2\n")
+    before = Path(source).read_bytes()
+    words = ("diagnose", "model.png", "--config", "options.svg", "-o", source, "--force")
+    assert f"'--output' names {source}, which this command reads" in run(*words, code=2).stderr
+    assert Path(source).read_bytes() == before

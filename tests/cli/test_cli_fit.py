@@ -48,7 +48,9 @@ class TestFit:
         assert stat.S_IMODE(Path("model.pt").stat().st_mode) == 0o600
         model = TableModel.load("model.pt")
         assert model.schema == Schema.from_toml("schema.toml")
-        assert model.settings == document["recipe"]
+        assert model.settings == document["recipe"] | {
+            "table_format": {"sep": ",", "decimal": ".", "encoding": "utf-8"}
+        }
         assert MollifiedExpFamily.load("model.pt").event_shape == (2,)
 
     def test_the_answer_is_public(self, run: Run) -> None:
@@ -72,10 +74,15 @@ class TestFit:
     def test_quiet(self, run: Run) -> None:
         assert run(*FIT, "--quiet").stderr == ""
 
-    @pytest.mark.parametrize("source", ["table.csv", "schema.toml"])
-    def test_what_it_reads_is_never_replaced(self, source: str, run: Run) -> None:
+    @pytest.mark.parametrize("source", ["table.csv", "schema.toml", "v1.toml", "v2.toml", "./link.toml"])
+    @pytest.mark.parametrize("force", [(), ("--force",)])
+    def test_what_it_reads_is_never_replaced(self, source: str, force: tuple[str, ...], run: Run) -> None:
+        Path("v1.toml").write_text("[fit]\nsteps = 3\n")
+        Path("v2.toml").write_text("[fit]\nsteps = 3\n")
+        Path("link.toml").symlink_to("v2.toml")
         before = Path(source).read_bytes()
-        assert f"'--output' names {source}" in run(*FIT, "-o", source, "--force", code=2).stderr
+        words = ("--config", "v1.toml", *FIT, "--config", "v2.toml", "-o", source, *force)
+        assert f"'--output' names {Path(source)}, which this command reads" in run(*words, code=2).stderr
         assert Path(source).read_bytes() == before
 
     def test_a_model_is_replaced_by_force_alone(self, run: Run) -> None:
@@ -90,14 +97,15 @@ class TestFit:
     @pytest.mark.parametrize(
         ("words", "code", "text"),
         [
-            (("--epsilon", "-1"), 1, "epsilon must be above 0"),
+            (("--epsilon", "-1"), 1, "--epsilon must be above 0 (in nats; inf for no limit), got -1.0."),
+            (("--epsilon", "700"), 1, "--epsilon must be below 700, got 700.0."),
             (("--epsilon", "nan"), 1, "epsilon must be above 0"),
             (("--skew", "0"), 1, "skew must be in (0, 1)"),
             (("--delta", "1"), 1, "delta must be 0, or in"),
-            (("--epsilon", "much"), 2, "'much' is not a valid float"),
+            (("--epsilon", "much"), 2, "'much' is not a number. Write it in"),
             (("--rounds", "2"), 2, "--rounds is for the methods mbde"),
             (("--method", "mbde-paper", "--skew", "0.5"), 2, "--delta and --skew are for"),
-            (("--schema", "table.csv"), 1, "path must name a TOML file"),
+            (("--schema", "table.csv"), 1, "'table.csv' must hold TOML. "),
             (("-o", "nowhere/model.pt"), 1, "folder 'nowhere' is not there"),
             (("--bogus",), 2, "No such option"),
         ],
@@ -130,17 +138,17 @@ class TestFit:
     def test_a_table_of_another_form(self, run: Run) -> None:
         pd.DataFrame({"age": [31.337, 500.25, np.nan], "visits": ["4", "secret", ""]}).to_csv("table.csv", index=False)
         result = run(*FIT, code=1)
-        assert "column 'visits': numbers kept as text in 1 of 3 cells" in result.stderr
-        assert "text in 1 of 3 cells, the first in row 2" in result.stderr
+        assert "column 'visits': text in 1 of 3 cells, the first in row 2" in result.stderr
+        assert "TypeError" not in result.stderr
         assert "owner alone" in result.stderr
         assert "secret" not in result.stderr
 
     def test_what_the_schema_changed_is_said_to_the_owner_alone(self, run: Run) -> None:
         pd.DataFrame({"age": [31.3, 500.25, 2, 7], "visits": [1, 2, np.nan, 3.5]}).to_csv("table.csv", index=False)
         result = run(*FIT, "--quiet", "--json")
-        assert "column 'age': 1 value is outside [0, 110]: moved to the nearest end." in result.stderr
-        assert "column 'visits': 1 value is missing: rows left out." in result.stderr
-        assert "column 'visits': 1 value is not whole: rounded." in result.stderr
+        assert "column 'age': 1 of 4 values is outside [0, 110]: moved to the nearest end." in result.stderr
+        assert "column 'visits': 1 of 4 values is missing: rows left out." in result.stderr
+        assert "column 'visits': 1 of 4 values is not whole: rounded." in result.stderr
         assert "3 of 4 rows are left." in result.stderr
         assert not re.search("rows are left|outside \\[", result.stdout)
         assert "500.25" not in result.stderr
@@ -152,8 +160,8 @@ class TestFit:
             TOML.replace("decimals = 1", 'decimals = 1\noutside = "refuse"\nmissing = "refuse"')
         )
         result = run(*FIT, code=1)
-        assert "1 value is missing" in result.stderr
-        assert "1 value is outside" in result.stderr
+        assert "1 of 3 values is missing" in result.stderr
+        assert "1 of 3 values is outside" in result.stderr
         assert "owner alone" in result.stderr
         assert not re.search("widen|500.25|--outside", result.stderr)
         assert not Path("model.pt").exists()
@@ -162,14 +170,16 @@ class TestFit:
     def test_a_table_of_another_format(self, where: str, run: Run) -> None:
         table = pd.read_csv("table.csv")
         table.to_csv("table.csv", index=False, sep=";", decimal=",", encoding="utf-16")
-        assert "It is not utf-8 text" in run(*FIT, code=1).stderr
+        assert "It is UTF-16 text" in run(*FIT, code=1).stderr
         if where == "flags":
             options: tuple[str, ...] = ("--sep", ";", "--decimal", ",", "--encoding", "utf-16")
         else:
             Path("c.toml").write_text('[fit]\nsep = ";"\ndecimal = ","\nencoding = "utf-16"\n')
             options = ("--config", "c.toml")
         run(*FIT, *options)
-        run("report", "model.pt", "--table", "table.csv", "-o", "r.json", *options)  # which takes those of fit
+        run("report", "model.pt", "--table", "table.csv", "-o", "r.json")  # which the model remembers
+        words = ("report", "model.pt", "--table", "table.csv", "-o", "s.json", "--encoding", "latin-1")
+        assert "It is UTF-16 text" in run(*words, code=1).stderr
         assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
 
     @pytest.mark.parametrize("damage", ["cut", "changed"])
@@ -178,7 +188,7 @@ class TestFit:
         Path("table.csv.gz").write_bytes(packed[:-20] if damage == "cut" else packed[:-6] + b"\0\0" + packed[-4:])
         words = ("fit", "table.csv.gz", *FIT[2:])
         error = run(*words, code=1).stderr
-        assert "path must name a table, got path='table.csv.gz'. It " in error
+        assert "'table.csv.gz' must hold a table. It " in error
         assert "Interrupted" not in error
 
     def test_debugging(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,14 +250,34 @@ class TestConfig:
             ("[fit]\nepsilon = true\n", "epsilon in [fit] must be a number or text"),
             ("[fit]\nepsilon = [1]\n", "epsilon in [fit] must be a number or text"),
             ("[fit]\nforce = 'yes'\n", "force in [fit] must be true or false"),
-            ("[fit]\nepsilon = 'much'\n", "'much' is not a valid float"),
+            ("[fit]\nepsilon = 'much'\n", "'much' is not a number. Write it in"),
             ("[fit\n", "pyro-mbde.toml: "),
+            ("[fit]\nepsilom = 1\n", "Did you mean 'epsilon'?"),
+            ("[fit]\nrounds = 2.9\n", "rounds in [fit] must be a whole number, got 2.9. Write it in digits alone"),
+            ("[fit]\nsteps = 20.0\n", "steps in [fit] must be a whole number, got 20.0."),
+            ("[fit]\nseed = '1_0'\n", "seed in [fit] must be a whole number, got '1_0'."),
+            ("[fit]\nseed = true\n", "seed in [fit] must be a number or text."),
+            ("[release]\nnum-draws = 1.9\n", "num-draws in [release] must be a whole number, got 1.9."),
+            ("[fit]\nepsilon = '1_0'\n", "'1_0' is not a number."),
+            ("[fit]\nepsilon = 1,5\n", "(at line 2, column 12). Write decimals with a point, as 0.5."),
         ],
     )
     def test_refused(self, text: str, error: str, run: Run) -> None:
         self.write(text)
         words = ("fit", "table.csv", "-o", "model.pt", "--config", "pyro-mbde.toml")
         assert error in " ".join(run(*words, code=2).stderr.split())
+
+    @pytest.mark.parametrize(
+        ("content", "error"),
+        [
+            (b'{"fit": {"epsilon": 1}}', "It is JSON. Write a table for each command, such as [fit]"),
+            (b"fit:\n  epsilon: 1\n", "It is YAML. Write a table for each command, such as [fit]"),
+            ("[release]\nwho = 'J\xf6rg'\n".encode("latin-1"), "It is not UTF-8 text. Save it as UTF-8."),
+        ],
+    )
+    def test_another_format(self, content: bytes, error: str, run: Run) -> None:
+        Path("options.cfg").write_bytes(content)
+        assert error in " ".join(run("fit", "--config", "options.cfg", code=2).stderr.split())
 
     def test_a_byte_order_mark(self, run: Run) -> None:
         Path("pyro-mbde.toml").write_text(f"[fit]\nepsilon = 2\nsteps = 3\n{TOML}", encoding="utf-8-sig")

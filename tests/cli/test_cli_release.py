@@ -31,7 +31,8 @@ class TestRelease:
             "entry 2 of the ledger, charged to clinic: epsilon 2 of 5 spent, delta 0 of 1e-06\n"
         )
         assert result.stderr.startswith("A total epsilon of 5 is a weak promise")
-        assert result.stderr.count("\n") == 1
+        assert "at least 87 in 100 rows could as well have been drawn from the public base" in result.stderr
+        assert result.stderr.count("\n") == 2
         rows = pd.read_csv("rows.csv")
         assert list(rows) == ["age", "visits"]
         assert rows["visits"].dtype == np.int64
@@ -64,7 +65,7 @@ class TestRelease:
 
     def test_refused(self, model: Path, run: Run) -> None:
         result = run("release", model, 6, *RELEASE[3:], code=3)
-        assert result.stderr.startswith("Error: num_draws must be at most 5 in account 'clinic'")
+        assert result.stderr.startswith("Error: NUM_DRAWS must be at most 5 in account 'clinic'")
         assert result.stdout == ""
         assert not list(Path().glob("rows.*"))
         assert charges() == []
@@ -73,10 +74,11 @@ class TestRelease:
         ("words", "code", "text"),
         [
             (("--ledger", "other.db"), 1, "There is no ledger at 'other.db'"),
-            (("--account", "clinik"), 1, "name must be that of an account ('clinic')"),
+            (("--account", "clinik"), 1, "--account must be that of an account ('clinic')"),
             (("--ledger", "table.csv"), 1, "it is not a database"),
             (("--ledger", "sqlite://broken"), 1, "must name a file"),
             (("-o", "table.csv"), 1, "must name new files"),
+            (("-o", "nowhere/rows.csv"), 1, "Error: 'nowhere/rows.csv' must lie in a folder"),
         ],
     )
     def test_errors(self, words: tuple[str, ...], code: int, text: str, model: Path, run: Run) -> None:

@@ -31,6 +31,14 @@ class TestReport:
         run("report", model, "-o", "r.json", "--table", "table.csv")
         assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
 
+    @pytest.mark.parametrize("source", ["model.pt", "table.csv", "options.toml"])
+    def test_what_it_reads_is_never_replaced(self, source: str, model: Path, run: Run) -> None:
+        Path("options.toml").write_text("[report]\nquiet = true\n")
+        before = Path(source).read_bytes()
+        words = ("report", model, "--table", "table.csv", "--config", "options.toml", "-o", source, "--force")
+        assert f"'--output' names {source}, which this command reads" in run(*words, code=2).stderr
+        assert Path(source).read_bytes() == before
+
     def test_card(self, model: Path, run: Run) -> None:
         run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")
         run(*RELEASE)
