@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -18,6 +18,8 @@ from pyro_mbde.serialization import UnknownDistributionError, decode, encode, ma
 
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
 _NUM_REFERENCE_DRAWS = 4096
+#: Attribute of a base that holds the schema it was made from.
+_NOTED_SCHEMA = "_pyro_mbde_schema"
 
 _SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
 
@@ -82,6 +84,7 @@ def prepare_base(base: Distribution) -> Distribution:
             prepared: Distribution = decode(_close(describe_base(base)))
     except UnknownDistributionError:
         prepared = base
+    note_schema(prepared, noted_schema(base))
     _check_draws(prepared)
     exact_points(prepared)
     return prepared
@@ -166,7 +169,25 @@ def convert_base(
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
     converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    note_schema(converted, noted_schema(base))
     return converted
+
+
+def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
+    """Notes on a base which table its rows are of, so that whoever has a density over it can bring them back.
+
+    Args:
+        base: which its copies take the note along from; it is no part of the distribution, nor of a fingerprint.
+        schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
+    """
+    if schema is not None:
+        vars(base)[_NOTED_SCHEMA] = schema
+
+
+def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
+    """Returns the schema that a base was made from, as plain values; None where none was noted."""
+    noted: Mapping[str, Any] | None = vars(base).get(_NOTED_SCHEMA)
+    return noted
 
 
 def widen(base: Distribution) -> Distribution | None:

@@ -19,7 +19,7 @@ from pyro_mbde.privacy.accounts import Account, Charge
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger import Ledger
 from pyro_mbde.releases.card import card_json, card_page, make_card
-from pyro_mbde.releases.columns import released_columns, to_frame
+from pyro_mbde.releases.columns import released_columns, schema_of, to_frame
 from pyro_mbde.releases.files import ReleasePaths, encode_rows, release_paths, write_together
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fixed import check_work, fixed_num_proposals
@@ -104,8 +104,9 @@ def release(
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
         purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
         who: who releases; on the card only if given, whomever the ledger notes.
-        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. With the schema that the base
-            was made from (:meth:`pyro_mbde.Schema.base`) rows come in the table's own units.
+        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. A density over the base of a
+            schema (:meth:`pyro_mbde.Schema.base`), as ``pyro-mbde fit`` writes it, knows its columns: leave this out,
+            and rows come in the table's own units.
         num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
             steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
         constant_time: whether every draw takes the same public number of proposals
@@ -151,7 +152,7 @@ def release(
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
         if not isinstance(text, str):
             raise TypeError(message(name, "be a string", text))
-    named = released_columns(q, columns)
+    named, schema = released_columns(q, columns), schema_of(q, columns)
     paths = None if path is None else release_paths(path)
     guarantee = q.guarantee if num_steps is None else fresh_guarantee(q.bounds)
     opened = ledger.account(account)
@@ -165,6 +166,7 @@ def release(
         "purpose": purpose,
         "who": who,
         "test_only": seed is not None,
+        "in_table_units": schema is not None,
     }
     # All but the date and the account's new state is known: a card that cannot be made is found out now.
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
@@ -174,7 +176,6 @@ def release(
     assert charge.spent is not None  # told by the charge itself: what was read after it might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
     values = _draw(q, num_draws, num_steps, constant_time, seed, progress)
-    schema = columns if isinstance(columns, Schema) else None
     released = Release(to_frame(values, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)
