@@ -73,6 +73,9 @@ def prepare_base(base: Distribution) -> Distribution:
     if len(base.event_shape) > 1:
         raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
     for part in _parts_of(base):
+        if isinstance(part, dist.Empirical):
+            remedy = "It draws the rows it was made from, and nothing between them. Choose one without a table."
+            raise ValueError(message("base", "have a density, of any row", type(part).__name__, remedy))
         if hasattr(part, "guarantee"):
             remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
             raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
@@ -97,7 +100,7 @@ def _check_draws(base: Distribution) -> None:
         repeated = torch.equal(draws, reference_draws(base))
         inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
         log_prob = base.log_prob(draws) if inside else None
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError, ValueError) as error:
         raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
     if not repeated:
         raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
