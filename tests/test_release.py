@@ -459,3 +459,26 @@ class TestSchema:
             release(q, 1, ledger, "clinic", columns=second, progress=False)
         rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
         assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()
+
+
+def test_a_line_says_what_was_released(plane: MollifiedExpFamily, ledger: Ledger) -> None:
+    released = release(plane, 3, ledger, "clinic", columns=["age", "weight"], progress=False)
+    assert repr(released) == "Release(3 rows of age, weight; epsilon=3, account='clinic')"
+    assert "\n" not in repr(released) and plane.fingerprint not in repr(released)
+
+
+def test_what_a_killed_release_left_is_removed_by_the_next(
+    plane: MollifiedExpFamily, make_ledger: Callable[..., Ledger], tmp_path: Path
+) -> None:
+    """Of its own name and an hour old: another may be at work on a young one, and other files are not ours."""
+    random, hour_ago = "0123456789abcdef", datetime.now(UTC).timestamp() - 4000
+    stale = [tmp_path / f".r.{kind}.{random}.tmp" for kind in ("csv", "card.html", "card.json")]
+    kept = [tmp_path / name for name in (f".s.csv.{random}.tmp", ".r.csv.tmp", f".r.csv.{random}.tmp.bak", "r.csv.tmp")]
+    for path in (*stale, *kept):
+        path.write_text("")
+        os.utime(path, (hour_ago, hour_ago))
+    young = tmp_path / f".r.csv.{random[::-1]}.tmp"
+    young.write_text("")
+    release(plane, 1, make_ledger(), "clinic", path=tmp_path / "r.csv", progress=False)
+    assert not any(path.exists() for path in stale)
+    assert all(path.exists() for path in (*kept, young))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, check_flag, check_seed, message
+from pyro_mbde._runtime import check_count, check_flag, check_seed, message, shown
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.accounts import Account, Charge
@@ -29,8 +29,11 @@ from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, priv
 from pyro_mbde.sampling.randomness import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
+#: Of the columns of a release, one line shows this many.
+_MOST_SHOWN = 8
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Release:
     """Rows that were paid for.
 
@@ -42,7 +45,15 @@ class Release:
 
     rows: pd.DataFrame
     card: dict[str, Any]
-    charge: Charge = field(repr=False)
+    charge: Charge
+
+    def __repr__(self) -> str:
+        """Shows how many rows of what, and what they cost."""
+        count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
+        columns = ", ".join(map(str, self.rows.columns[:_MOST_SHOWN]))
+        more = f" and {len(self.rows.columns) - _MOST_SHOWN} more" if len(self.rows.columns) > _MOST_SHOWN else ""
+        rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
+        return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
 
 
 class UnwrittenReleaseError(OSError):
