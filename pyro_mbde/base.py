@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -18,6 +18,8 @@ from pyro_mbde.serialization import UnknownDistributionError, decode, encode, ma
 
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
 _NUM_REFERENCE_DRAWS = 4096
+#: Attribute of a base that holds the schema it was made from.
+_NOTED_SCHEMA = "_pyro_mbde_schema"
 
 _SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
 
@@ -71,6 +73,9 @@ def prepare_base(base: Distribution) -> Distribution:
     if len(base.event_shape) > 1:
         raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
     for part in _parts_of(base):
+        if isinstance(part, dist.Empirical):
+            remedy = "It draws the rows it was made from, and nothing between them. Choose one without a table."
+            raise ValueError(message("base", "have a density, of any row", type(part).__name__, remedy))
         if hasattr(part, "guarantee"):
             remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
             raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
@@ -82,6 +87,7 @@ def prepare_base(base: Distribution) -> Distribution:
             prepared: Distribution = decode(_close(describe_base(base)))
     except UnknownDistributionError:
         prepared = base
+    note_schema(prepared, noted_schema(base))
     _check_draws(prepared)
     exact_points(prepared)
     return prepared
@@ -94,7 +100,7 @@ def _check_draws(base: Distribution) -> None:
         repeated = torch.equal(draws, reference_draws(base))
         inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
         log_prob = base.log_prob(draws) if inside else None
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError, ValueError) as error:
         raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
     if not repeated:
         raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
@@ -166,7 +172,25 @@ def convert_base(
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
     converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    note_schema(converted, noted_schema(base))
     return converted
+
+
+def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
+    """Notes on a base which table its rows are of, so that whoever has a density over it can bring them back.
+
+    Args:
+        base: which its copies take the note along from; it is no part of the distribution, nor of a fingerprint.
+        schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
+    """
+    if schema is not None:
+        vars(base)[_NOTED_SCHEMA] = schema
+
+
+def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
+    """Returns the schema that a base was made from, as plain values; None where none was noted."""
+    noted: Mapping[str, Any] | None = vars(base).get(_NOTED_SCHEMA)
+    return noted
 
 
 def widen(base: Distribution) -> Distribution | None:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 #: What looks like a letter or a sign, letter case apart. The pairs of Latin, Greek and Cyrillic letters and of signs
-#: are those of Unicode's confusables.txt (Unicode Technical Standard 39), and kappas beside k.
+#: are those of Unicode's confusables.txt (Unicode Technical Standard 39); with kappas beside k, and small capitals.
 _SHAPES = {
     "'": "’‘‛ʼʻʹ′‵ꞌ",
     "*": "∗",
@@ -41,23 +41,26 @@ _SHAPES = {
     "X": "ΧХ",
     "Y": "ΥУҮ",
     "Z": "Ζ",
-    "a": "ɑαа",
-    "b": "ƄЬ",
+    "a": "ɑαаᴀ",
+    "b": "ƄЬʙ",
     "c": "сᴄ",
-    "d": "ԁ",
-    "e": "еҽ",
-    "f": "ẝ",
-    "g": "ɡƍᶃ",
-    "h": "һ",
+    "d": "ԁᴅ",
+    "e": "еҽᴇ",
+    "f": "ẝꜰ",
+    "g": "ɡƍᶃɢ",
+    "h": "һʜ",
     "i": "ıɩɪιіӏ",
-    "j": "ϳј",
-    "k": "κкĸ",
-    "l": "1I|ƖǀΙІӀ",
+    "j": "ϳјᴊ",
+    "k": "κкĸᴋ",
+    "l": "1I|ƖǀΙІӀʟ",
+    "m": "ᴍ",
+    "n": "ɴ",
     "o": "0οσоᴏᴑ",
-    "p": "ρр",
-    "q": "ԛ",
-    "r": "гᴦ",
-    "s": "ƽѕ",
+    "p": "ρрᴘᴩ",
+    "q": "ԛꞯ",
+    "r": "гᴦʀ",
+    "s": "ƽѕꜱ",
+    "t": "ᴛ",
     "u": "ʋυᴜ",
     "v": "νѵᴠ",
     "w": "ɯѡԝᴡ",
@@ -74,6 +77,8 @@ _SHAPES = {
 _SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for sign in signs})
 #: Twice the characters that match over the characters of both names, at least: 0.8 allows one in five to be wrong.
 _SIMILAR = 0.8
+#: Pairs of letters that look like one; not cl and d, as clay and day may be columns of one table.
+_PAIRS = {"rn": "m", "vv": "w", "VV": "W"}
 #: Letters and marks that are drawn as nothing, beside the format characters.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
     chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for code in range(first, last + 1)
@@ -95,6 +100,8 @@ def normal_name(name: str) -> str:
 
 def look_alike(one: str, other: str) -> bool:
     r"""Whether two names look alike: they differ only in letter case, look-alike characters or invisible characters.
+
+    Compared are single characters, small capitals among them, and ``rn`` with ``m`` and ``vv`` with ``w``.
 
     Args:
         one: a name.
@@ -186,12 +193,31 @@ def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
     )
 
 
+def near_miss_hint(missing: str, there: Iterable[str]) -> str:
+    """Returns which name was meant by one that is missing, where one is close; nothing where none is.
+
+    Example:
+        >>> near_miss_hint("patient-2026", ["survey", "patients-2026"]), near_miss_hint("other", ["survey"])
+        ("Did you mean 'patients-2026'?", '')
+    """
+    folded = {normal_name(name).casefold(): name for name in there}
+    close = difflib.get_close_matches(normal_name(missing).casefold(), folded, n=1, cutoff=0.75)
+    return f"Did you mean {folded[close[0]]!r}?" if close else ""
+
+
 def _looks(name: str) -> tuple[str, str]:
     """What a name looks like where letter case is no difference, and where 1, l and a capital I are the same."""
     parts = unicodedata.normalize("NFKD", name)
     seen = (sign for sign in parts if sign.isspace() or (unicodedata.category(sign) != "Cf" and sign not in _BLANK))
     plain = " ".join("".join(_digit(sign) for sign in seen).split())
-    return plain.casefold().translate(_SHAPE_OF), plain.translate(_SHAPE_OF).casefold()
+    return _joined(plain).casefold().translate(_SHAPE_OF), _joined(plain.translate(_SHAPE_OF)).casefold()
+
+
+def _joined(name: str) -> str:
+    """A name with one letter for each pair of letters that looks like it."""
+    for pair, letter in _PAIRS.items():
+        name = name.replace(pair, letter)
+    return name
 
 
 def _digit(sign: str) -> str:

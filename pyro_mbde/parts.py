@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._runtime import message, with_gradients
-from pyro_mbde.base import convert_base, describe_base
+from pyro_mbde.base import convert_base, describe_base, note_schema, noted_schema
 from pyro_mbde.mollifier import Bounds, Certificate
 from pyro_mbde.normalizer import LogNormalizer
 from pyro_mbde.privacy.leaks import warn_beside_card
@@ -89,7 +89,8 @@ class DensityParts(NamedTuple):
         """
         warn_beside_card(path, "A saved density", stacklevel=4)
         certified_on = None if self.certified_on is None else self.certified_on._asdict()
-        content = {**self._content(), "certified_on": certified_on, **(extra or {})}
+        noted = {"certified_on": certified_on, "schema": noted_schema(self.base)}
+        content = {**self._content(), **noted, **(extra or {})}
         write_file(path, FILE_FORMAT, _FILE_VERSION, content)
 
     def fingerprint(self) -> str:
@@ -131,8 +132,12 @@ class DensityParts(NamedTuple):
         try:
             certificate = content["certificate"]
             certified_on = content["certified_on"] if content["version"] > 3 else _NOT_NOTED
+            base, schema = decode(content["base"]), content.get("schema")
+            if not isinstance(schema, Mapping | None):
+                raise TypeError("schema must be a dict")
+            note_schema(base, schema)
             return cls(
-                base=decode(content["base"]),
+                base=base,
                 statistics=rebuild_statistics(content["statistics"]),
                 natural_params=content["natural_params"],
                 log_normalizer=LogNormalizer(*content["log_normalizer"]),

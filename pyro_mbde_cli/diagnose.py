@@ -21,7 +21,7 @@ from pyro_mbde_cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from pyro_mbde import Chains, MixingReport, Schema
+    from pyro_mbde import Chains, MixingReport
 
 KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
 #: Draws of each chain: so many at first, then twice as many until the chains are long enough, at most so many.
@@ -114,7 +114,7 @@ def diagnose_command(
         "progress": console.progress,
     }
     chains, mixing, interrupted = _run(fitted.density, num_samples, options)
-    names = {} if fitted.schema is None else column_names(chains, _modelled_names(fitted.schema))
+    names = {} if fitted.schema is None else column_names(chains, fitted.schema)
     write_picture(draw_mixing(chains, mixing, scalar_parameters(chains), names), output)
     report = mixing.renamed(names)
     document = {
@@ -162,8 +162,3 @@ def _too_short(report: MixingReport) -> bool:
     """Whether longer chains might pass."""
     failed = {check.name for check in report.checks if check.failures}
     return bool(failed & OF_LENGTH) and not failed & NOT_OF_LENGTH
-
-
-def _modelled_names(schema: Schema) -> list[str]:
-    """What the columns are called in the units that they are modelled in."""
-    return [f"ln(1 + {column.name})" if column.scale == "log1p" else column.name for column in schema.columns]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -23,8 +21,6 @@ from pyro_mbde_cli.table import TABLE_OPTIONS, format_of, table_options
 
 #: Endings of what a release writes for people to read, and of tables.
 RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
-#: Items of more characters get a line each.
-_LONG = 30
 
 
 class _TableOfFit(click.Command):
@@ -108,32 +104,10 @@ def _show_card(console: Console, path: Path) -> None:
         raise ValueError(f"{path} must be a card, which a release writes beside its rows.")
     if card.get("version") != CARD_VERSION:
         raise ValueError(f"{path} must be a card of version {CARD_VERSION}. Update pyro_mbde to read it.")
-    console.answer(card, "\n".join(_lines(card)))
+    from pyro_mbde.releases.card_text import card_text
 
-
-def _lines(card: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """A card's entries, one a line, those of tables and long lists below them."""
-    for key, value in card.items():
-        name = f"{indent}{str(key).replace('_', ' ')}"
-        if isinstance(value, Mapping):
-            yield f"{name}:"
-            yield from _lines(value, indent + "  ")
-        elif isinstance(value, list):
-            items = [_item(item) for item in value]
-            if any(isinstance(item, Mapping) or len(str(item)) > _LONG for item in value):
-                yield f"{name}:"
-                yield from (f"{indent}  - {item}" for item in items)
-            else:
-                yield f"{name}: {', '.join(items)}"
-        elif value not in (None, ""):
-            yield f"{name}: {_item(value)}"
-
-
-def _item(value: Any) -> str:
-    from pyro_mbde._runtime import shown
-
-    if isinstance(value, float):
-        return shown(value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {_item(item)}" for key, item in value.items())
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    try:
+        text = card_text(card)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} must be a whole card, which a release writes beside its rows.") from error
+    console.answer(card, text)

@@ -83,6 +83,11 @@ def slow() -> Chains:
     return by_hand(autoregressive(0.98, *SHAPE, 1)[..., 0], dist.Normal(0.0, 1.0))
 
 
+def short() -> Chains:
+    """Each has its own mean, by chance alone: as far apart as so few effective draws make them."""
+    return by_hand(autoregressive(0.97, 16, 2000, 1)[..., 0] * 6.5 + 125, dist.Normal(125.0, 6.5))
+
+
 def not_a_number() -> Chains:
     draws = CORRELATED.sample(SHAPE)
     draws[2, 10:14, 1] = math.nan
@@ -147,7 +152,8 @@ GALLERY: list[tuple[Callable[[], Chains], str]] = [
     (each_in_its_own_mode, r"x: R-hat 1\.7\d\d, the chains disagree: mean -3.* in chain [02], [23]\S* in chain [13]"),
     (drifting, r"x: R-hat 1\.3\d\d, drift: second halves lie 1\.3 standard deviations above first halves"),
     (differing_in_spread, r"x: R-hat 1\.\d+, the chains differ in spread: .* in chain \d, \S+ in chain 2"),
-    (slow, r"x: bulk ESS \d+ and tail ESS \d+, 400 needed"),
+    (slow, r"x: bulk ESS \d+ and tail ESS \d+, 400 needed: about [\d.]+ times as many draws are needed"),
+    (short, r"x: R-hat 1\.0\d\d, the chains are too short: about [\d.]+ times as many draws are needed"),
     (not_a_number, r"x\[1\]: 5 draws NaN or infinite, in chains 2, 3"),
     (wrong_scale, r"x\[1\]: wrong target, .* in the middle 90% of exact draws, where 90.0% belong"),
     (wrong_correlation, r"x\[0\] with x\[1\]: wrong target"),

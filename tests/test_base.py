@@ -217,3 +217,20 @@ def test_a_base_that_has_been_used(name: str) -> None:
     held = [transform.inv for transform in base.transforms]
     assert prepare_base(base).event_shape == base.event_shape
     assert len(held) == len(base.transforms)
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_rows_of_a_table_are_no_base(shape: tuple[int, ...]) -> None:
+    base = dist.Empirical(torch.randn(3, *shape), torch.zeros(3))
+    for wrapped in (base, dist.TransformedDistribution(base, transforms.ExpTransform())):
+        with pytest.raises(ValueError, match="base must have a density, .* got base='Empirical'.*without a table"):
+            prepare_base(wrapped)
+
+
+def test_whatever_a_base_cannot_do_is_said_of_the_base() -> None:
+    class Odd(dist.Normal):
+        def log_prob(self, value: torch.Tensor) -> torch.Tensor:
+            raise ValueError("value.shape must be torch.Size([])")
+
+    with pytest.raises(ValueError, match="base must have draws, a support and a density.*value.shape must be"):
+        prepare_base(Odd(0.0, 1.0))

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,16 +22,20 @@ from pyro_mbde import (
     MBDE,
     BoundedClassifiers,
     Bounds,
+    Column,
+    Guarantee,
     Ledger,
     LogNormalizer,
     MollifiedExpFamily,
+    Schema,
     private_report,
     release,
 )
 from pyro_mbde.mollifier import Certificate
 from pyro_mbde.privacy import ledger as ledger_module
 from pyro_mbde.releases import releasing
-from pyro_mbde.releases.card import likelier, percent, rarer, round_up, short_number
+from pyro_mbde.releases.card import likelier, rarer
+from pyro_mbde.releases.card_words import column_values, likeness, percent, round_up, short_number
 
 
 def hostile(index: int) -> MollifiedExpFamily:
@@ -236,6 +241,80 @@ def test_facts_of_a_card(make_ledger: Callable[..., Ledger]) -> None:
         assert (many["account"]["name"], many["account"]["rule"]) == ("clinic", rule)
         assert many["account"]["spent"] == {"epsilon": spent.epsilon, "delta": spent.delta, "rule": spent.rule}
         assert many["account"]["epsilon_left"] == pytest.approx(30.0 - spent.epsilon)
+
+
+@pytest.mark.parametrize("width", [0.02, 0.25, 0.5, 1.0, 2.5, 8.0])
+@pytest.mark.parametrize("form", ["a priori", "calibrated", "chains"])
+def test_likeness_to_the_base_is_true_of_the_worst_density(form: str, width: float) -> None:
+    """Attack: steps from the lowest to the highest tilt, on every share of the base."""
+    share = torch.linspace(0.001, 0.999, 999, dtype=torch.float64)
+    base, ratio = torch.stack([1 - share, share], -1), torch.tensor([1.0, math.exp(width)], dtype=torch.float64)
+    density = base * ratio / (base * ratio).sum(-1, keepdim=True)
+    skew = None
+    if form == "chains":
+        law = base
+        for _ in range(3):
+            stay = torch.minimum(torch.ones(2, 2, dtype=torch.float64), ratio[None, :] / ratio[:, None])
+            moves = base[:, None, :] * stay
+            law = torch.einsum("ki,kij->kj", law, moves) + law * (1 - moves.sum(-1))
+        density = law
+        guarantee = Guarantee(2 * width, 0.0, 4 * width)
+    elif form == "calibrated":
+        skew = 0.3
+        low, high = math.exp(-skew * width), math.exp((1 - skew) * width)
+        mass = torch.minimum(share * high, 1 - (1 - share) * low)  # as far up as a mean of 1 allows
+        density = torch.stack([1 - mass, mass], -1)
+        guarantee = Guarantee(width, 1e-9)
+    else:
+        guarantee = Guarantee(2 * width, 0.0, 2 * width)
+    of = likeness(guarantee, skew=skew, num_steps=3 if form == "chains" else None, where="the public base")
+    distance = 0.5 * (density - base).abs().sum(-1)
+    assert distance.max() <= of["largest_distance_from_base"] + 1e-6
+    assert of["of_100_rows"] <= 100 * (1 - distance.max())
+    assert of["of_100_rows"] >= 100 * (1 - of["largest_distance_from_base"]) - 1.001
+    assert "are not those of the table" in of["text"]
+
+
+def test_likeness_follows_the_guarantee_that_holds(make_ledger: Callable[..., Ledger]) -> None:
+    """A certificate that has lapsed, and chains of fixed length, promise less of the base than a certified density."""
+    q, ledger = pair()[0], make_ledger(epsilon=30.0, delta=1e-6)
+    shares = {}
+    for name, density, steps in (("calibrated", q, None), ("lapsed", q.to(torch.float64), None), ("chains", q, 5)):
+        card = release(density, 1, ledger, "clinic", num_steps=steps).card
+        shares[name] = card["likeness"]["of_100_rows"]
+        assert card["density"]["form"] == ("calibrated" if name == "calibrated" else "a priori")
+        assert ("probability of 1e-9" in card["likeness"]["text"]) == (name == "calibrated")
+    assert shares == {"calibrated": 78, "lapsed": 75, "chains": 53}
+
+
+def test_a_card_tells_whose_units_the_base_is_in(ledger: Ledger, tmp_path: Path) -> None:
+    schema = Schema(
+        (Column("smoker", 0, 1, "integer"), Column("visits", 0, 61, "integer", "log1p"), Column("bmi", 12, 60))
+    )
+    card = release(make_density(schema.base()), 1, ledger, "clinic", path=tmp_path / "r.csv").card
+    assert "up to 2 stands for up to 1. Of visits, ln(1 + v) is modelled." in card["density"]["base_units"]
+    assert "evenly over the ranges of the columns below (visits on a logarithmic scale)" in card["likeness"]["text"]
+    page = unescape((tmp_path / "r.card.html").read_text())
+    assert card["density"]["base_units"] in page and card["likeness"]["text"] in page
+    assert "whole numbers; modelled as ln(1 + v)" in page
+    plain = release(make_density(dist.Poisson(2.0)), 1, ledger, "clinic").card
+    assert plain["density"]["base_units"] == ""
+    assert "drawn from the public base, whatever" in plain["likeness"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("decimals", "text"),
+    [
+        (None, "numbers"),
+        (0, "whole numbers"),
+        (1, "numbers, 1 decimal"),
+        (3, "numbers, 3 decimals"),
+        (-2, "in 100s"),
+    ],
+)
+def test_what_values_are(decimals: int | None, text: str) -> None:
+    assert column_values({"whole": False, "scale": "linear", "decimals": decimals}) == text
+    assert column_values({"whole": False}) == "numbers"  # an older card
 
 
 def test_a_weak_promise_is_called_weak(ledger: Ledger) -> None:

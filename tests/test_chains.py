@@ -9,7 +9,7 @@ import pytest
 import torch
 from densities import make_density, normal
 
-from pyro_mbde import Chains
+from pyro_mbde import Chains, fresh_chains, run_mcmc
 from pyro_mbde.sampling.chains import ChainState
 
 
@@ -115,3 +115,17 @@ def test_a_slash_in_a_name() -> None:
             chains.to_arviz()
     else:
         assert chains.to_arviz()["posterior"]["layer/weight"].shape == (4, 10)
+
+
+def test_a_line_says_what_there_is_and_no_draw() -> None:
+    """Whatever holds draws of a density prints in one line without them."""
+    q = make_density(normal(2))
+    chains = run_mcmc(q, "random_walk", 50, 10, num_chains=2, seed=0, progress=False)
+    assert repr(chains) == "Chains(random_walk: 2 of 50 draws; x[2])"
+    many = Chains({f"s{index}": torch.zeros(2, 5) for index in range(10)}, {}, (1, 2), 0, "nuts")
+    assert repr(many) == "Chains(nuts: 2 of 5 draws; s0, s1, s2, s3, s4, s5, s6, s7 and 2 more)"
+    drawn = fresh_chains(q, 3, 5, progress=False)
+    for shown in (chains, chains.states[0], drawn, q.rejection_draws(4), many):
+        assert "tensor" not in repr(shown) and len(repr(shown)) < 200 and "\n" not in repr(shown)
+    assert f"values of shape (3, 2), {drawn.guarantee}, total_variation=" in repr(drawn)
+    assert repr(q.rejection_draws(4)) == "RejectionDraws(values of shape (4, 2))"

@@ -258,7 +258,7 @@ class TestPage:
         private_report(q, path=tmp_path / "bare.html")
         bare = (tmp_path / "bare.html").read_text()
         assert '<path class="table"' not in bare
-        assert "x0, x1" in bare
+        assert "age, sex" in bare
 
     def test_many_columns(self, tmp_path: Any) -> None:
         report = private_report(make_density(normal(10)), torch.randn(90, 10), path=tmp_path / "r.html")

@@ -18,6 +18,7 @@ from chain_gallery import (
     GALLERY,
     SHAPE,
     all_in_one_mode,
+    autoregressive,
     by_hand,
     good_antithetic,
     good_autoregressive,
@@ -28,13 +29,15 @@ from chain_gallery import (
     missing_ring,
     outside_the_support,
     same_seeds,
+    short,
+    single,
     wrong_correlation,
     wrong_scale,
 )
 from densities import BASES, DISCRETE, make_density, normal
 from matplotlib.figure import Figure
 
-from pyro_mbde import Chains, run_mcmc
+from pyro_mbde import Chains, Column, Schema, run_mcmc
 from pyro_mbde.diagnostics.checks import mixing_report
 from pyro_mbde.diagnostics.parameters import scalar_parameters
 from pyro_mbde.diagnostics.plot import plot_mixing
@@ -52,6 +55,31 @@ def test_gallery(make: Callable[[], Chains], reason: str) -> None:
 def test_only_what_is_wrong_is_blamed(make: Callable[[], Chains]) -> None:
     failed = [check.name for check in mixing_report(make()).checks if check.failures]
     assert failed == (["draws"] if make is same_seeds else ["exact draws"])
+
+
+def test_chains_that_are_only_too_short_are_not_said_to_disagree() -> None:
+    """And as many more draws as it says do, or nearly."""
+    report = mixing_report(short())
+    failures = " ".join(report.failures)
+    assert "too short" in failures and "disagree" not in failures and "differ in spread" not in failures
+    factor = max(float(number) for number in re.findall(r"about ([\d.]+) times", failures))
+    longer = by_hand(autoregressive(0.97, 16, int(2000 * factor * 2), 1)[..., 0] * 6.5 + 125)
+    assert mixing_report(longer).passed
+
+
+def test_one_chain_has_one_reason() -> None:
+    report = mixing_report(single())
+    assert [failure[:22] for failure in report.failures] == ["one chain cannot be co"]
+    assert "not a number" not in str(report) and "largest nan" not in str(report)
+    assert [check.outcome for check in report.checks if check.name == "R-hat"] == ["skipped"]
+
+
+def test_columns_of_a_schema_say_how_they_are_modelled() -> None:
+    schema = Schema((Column("smoker", 0, 1, "integer"), Column("age", 18, 100)))
+    chains = Chains({"x": schema.base().sample(torch.Size([4, 1000]))}, {}, (1, 2, 3, 4), 0, "exact")
+    named = [parameter.name for parameter in mixing_report(chains, names=schema).parameters]
+    assert named == ["smoker + [0, 1)", "age"]
+    assert isinstance(plot_mixing(chains, names=schema), Figure)
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 3])

@@ -128,3 +128,23 @@ def test_an_audit_of_tables_that_cannot_be_fitted_finds_nothing(trainer: str, mo
     tables = {name: (table, torch.rand(40, 2)) for name, table in TABLES.items() if name != "opposite"}
     report = audit(TRAINERS[trainer](BOX), 1.0, tables=tables, num_draws=1000, seed=0, progress=False)
     assert not report.faults, str(report)
+
+
+def test_a_warning_points_to_the_callers_line_and_counts_rows() -> None:
+    rows = torch.linspace(-2, 2, 300)
+    rows[:7] = math.nan
+    base = dist.Uniform(torch.tensor(-1.5), torch.tensor(1.5))
+    with pytest.warns(FitWarning) as caught:
+        MBDE(base, epsilon=1.0, progress=False).fit(rows)
+        DensityRatio(base, ensemble_size=1, progress=False).fit(rows)
+    with pytest.warns(FitWarning) as failed:
+        warn_of_failure()
+    assert {warning.filename for warning in (*caught, *failed)} == {__file__}
+    texts = [str(warning.message) for warning in caught]
+    assert sum(text.startswith("7 of 300 rows were left out: they do not hold finite numbers") for text in texts) == 2
+    assert sum("of 293 rows lie outside the support of the base" in text for text in texts) == 2
+
+
+def warn_of_failure() -> None:
+    with coming_back("The density is the base."):
+        raise RuntimeError("no luck")

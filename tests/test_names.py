@@ -45,6 +45,13 @@ ALIKE = [
     ("patient's", "patient’s"),
     ("５", "5"),
     ("x\u3164", "x"),
+    ("rn", "m"),
+    ("modern", "modem"),
+    ("vvard", "ward"),
+    ("VV", "W"),
+    ("ᴀge", "age"),
+    ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "abcdefghijklmnopqrstuvwyz"),
+    ("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀꜱᴛᴜᴠᴡʏᴢ", "ABCDEFGHIJKLMNOPQRSTUVWYZ"),
 ]
 DIFFERENT = [
     ("clinic-2026", "clinic-2027"),
@@ -59,6 +66,9 @@ DIFFERENT = [
     ("数", "値"),
     ("рост", "вес"),
     ("", "a"),
+    ("RN", "M"),
+    ("clay", "day"),
+    ("r_n", "m"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from pyro_mbde import (
     WeakLearner,
     exact_posterior,
     fresh_chains,
+    private_report,
     release,
     run_mcmc,
 )
@@ -38,6 +40,7 @@ from pyro_mbde.privacy import ledger as ledger_module
 from pyro_mbde.releases import files, releasing
 from pyro_mbde.releases.columns import released_columns
 from pyro_mbde.releases.files import write_together
+from pyro_mbde.tables.files import TableModel
 
 
 @pytest.fixture
@@ -333,7 +336,7 @@ class TestWaysOfDrawing:
 )
 def test_public_ranges(name: str, expected: list[object]) -> None:
     columns = released_columns(make_density(BASES[name]()), None)
-    assert [tuple(column)[1:] for column in columns] == expected
+    assert [tuple(column)[1:4] for column in columns] == expected
 
 
 def test_names_of_columns() -> None:
@@ -391,7 +394,50 @@ class TestSchema:
         assert released.rows["age"].between(0, 110).all()
         assert (released.rows["weight"].mul(10).round() == released.rows["weight"] * 10).all()
         ranges = [tuple(column.values()) for column in released.card["columns"]]
-        assert ranges == [("age", 0.0, 110.0, True), ("weight", 1.0, 300.0, False)]
+        assert ranges == [("age", 0.0, 110.0, True, "linear", None), ("weight", 1.0, 300.0, False, "linear", 1)]
+
+    @pytest.mark.parametrize("way", ["model file", "own file", "converted", "pickled", "copied twice", "mollified"])
+    def test_a_density_knows_its_table(self, way: str, make_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
+        """Attack: whatever way it came, no rows leave in the units that columns are modelled in."""
+        schema = Schema((Column("smoker", 0, 1, "integer"), Column("visits", 0, 99, "integer", "log1p")))
+        q, path = make_density(schema.base()), tmp_path / "q.pt"
+        box: Any = q.support
+        plain = dist.Uniform(box.base_constraint.lower_bound, box.base_constraint.upper_bound)
+        if way == "model file":
+            TableModel(make_density(plain.to_event(1)), schema).save(path)
+            q = MollifiedExpFamily.load(path)
+        elif way in ("own file", "copied twice"):
+            q.save(path)
+            for _ in range(2 if way == "copied twice" else 1):
+                q = MollifiedExpFamily.load(path)
+                q.save(path)
+            assert TableModel.load(path).schema == schema
+        elif way == "converted":
+            q = q.to(torch.float64).to(torch.float32)
+        elif way == "pickled":
+            q = pickle.loads(pickle.dumps(q))
+        else:
+            q = DensityRatio(schema.base(), ensemble_size=1, progress=False).fit(schema.base().sample((50,))).mollify(1)
+        released = release(q, 20, make_ledger(epsilon=1e3, delta=1e-6), "clinic", progress=False)
+        assert list(released.rows) == ["smoker", "visits"]
+        assert set(released.rows["smoker"]) == {0, 1}
+        assert released.rows["visits"].between(0, 99).all() and released.rows["visits"].max() > 5
+        assert [column["scale"] for column in released.card["columns"]] == ["linear", "log1p"]
+        assert private_report(q)["comparison"]["columns"][1]["name"] == "visits"
+
+    @pytest.mark.parametrize("names", [["a", "b"], ["weight", "age"], ["age"], "ab"])
+    def test_names_take_no_schemas_place(self, names: Any, ledger: Ledger) -> None:
+        q = make_density(self.SCHEMA.base())
+        with pytest.raises(ValueError, match=r"columns must be those of .*\['age', 'weight'\].*Leave columns out"):
+            release(q, 1, ledger, "clinic", columns=names)
+        assert ledger.charges("clinic") == []
+        rows = release(q, 1, ledger, "clinic", columns=["age", "weight"], progress=False).rows
+        assert rows["age"].dtype.kind == "i"
+
+    def test_columns_of_one_range_do_not_change_places(self, ledger: Ledger) -> None:
+        first = Schema((Column("smoker", 0, 1, "integer"), Column("sex", 0, 1, "integer")))
+        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
+            release(make_density(first.base()), 1, ledger, "clinic", columns=Schema(first.columns[::-1]))
 
     @pytest.mark.parametrize(
         "columns",
@@ -415,3 +461,26 @@ class TestSchema:
             release(q, 1, ledger, "clinic", columns=second, progress=False)
         rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
         assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()
+
+
+def test_a_line_says_what_was_released(plane: MollifiedExpFamily, ledger: Ledger) -> None:
+    released = release(plane, 3, ledger, "clinic", columns=["age", "weight"], progress=False)
+    assert repr(released) == "Release(3 rows of age, weight; epsilon=3, account='clinic')"
+    assert "\n" not in repr(released) and plane.fingerprint not in repr(released)
+
+
+def test_what_a_killed_release_left_is_removed_by_the_next(
+    plane: MollifiedExpFamily, make_ledger: Callable[..., Ledger], tmp_path: Path
+) -> None:
+    """Of its own name and an hour old: another may be at work on a young one, and other files are not ours."""
+    random, hour_ago = "0123456789abcdef", datetime.now(UTC).timestamp() - 4000
+    stale = [tmp_path / f".r.{kind}.{random}.tmp" for kind in ("csv", "card.html", "card.json")]
+    kept = [tmp_path / name for name in (f".s.csv.{random}.tmp", ".r.csv.tmp", f".r.csv.{random}.tmp.bak", "r.csv.tmp")]
+    for path in (*stale, *kept):
+        path.write_text("")
+        os.utime(path, (hour_ago, hour_ago))
+    young = tmp_path / f".r.csv.{random[::-1]}.tmp"
+    young.write_text("")
+    release(plane, 1, make_ledger(), "clinic", path=tmp_path / "r.csv", progress=False)
+    assert not any(path.exists() for path in stale)
+    assert all(path.exists() for path in (*kept, young))

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from densities import make_density
+from densities import make_density, normal
 
 from pyro_mbde import Column, MollifiedExpFamily, PrivacyLeakWarning, Schema
 from pyro_mbde.serialization import read_file, write_file
@@ -262,7 +262,7 @@ class TestModels:
 
     def test_a_density_saved_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "density.pt"
-        make_density(SCHEMA.base()).save(path)
+        make_density(normal(2)).save(path)
         loaded = TableModel.load(path)
         assert loaded.schema is None
         assert not loaded.settings

@@ -14,9 +14,14 @@ from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exa
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
 from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, MixingReport, ParameterSummary, count, named
 from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.tables.schema import Schema
 
 #: Vehtari et al. (2021), section 4: R-hat below 1.01, and an effective sample size of 100 a chain.
 MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100
+#: Means of chains differ by chance up to so many Monte Carlo standard errors.
+_MAX_ERRORS = 4
+#: R-hat above which nothing is said of how many more draws would do.
+_FAR_APART = 1.1
 #: E-BFMI below which momentum refreshes are too small for the spread of energies: the bound used since Betancourt 2016.
 MIN_BFMI = 0.3
 #: A split chain's autocorrelation can be estimated from this many draws on.
@@ -31,7 +36,7 @@ def mixing_report(
     chains: Chains,
     *,
     reference: Reference | None = None,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] | Schema | None = None,
     seed: int | None = 0,
 ) -> MixingReport:
     r"""Checks whether chains have mixed and, where exact draws can be had, whether they sample the right density.
@@ -55,8 +60,8 @@ def mixing_report(
         chains: the chains.
         reference: what the chains should sample: a distribution of their only site or of site ``x``, or exact draws
             per site, shape ``(n, *event_shape)``. Defaults to ``chains.density``; without either there is no such test.
-        names: of the coordinates of the chains' only site, in their order, as the columns of a table; ``None`` for
-            ``x[0]`` and so on.
+        names: of the coordinates of the chains' only site, in their order, as the columns of a table, or the table's
+            schema, which also tells which are shifted or logarithms; ``None`` for ``x[0]`` and so on.
         seed: of the exact draws and of the random directions; ``None`` takes torch's global generator.
 
     Returns:
@@ -92,7 +97,7 @@ def mixing_report(
         bfmi = _bfmi(chains)
         checks = [_check_draws(chains, parameters), *_check_rates(chains)]
         if chains.num_samples >= _MIN_DRAWS:
-            checks += [_check_rhat(summaries, parameters), _check_ess(summaries, chains.num_chains)]
+            checks += [_check_rhat(summaries, parameters, chains.num_chains), _check_ess(summaries, chains.num_chains)]
         if bfmi:
             checks.append(_check_bfmi(bfmi))
         deviations: tuple[Deviation, ...] = ()
@@ -268,12 +273,17 @@ def _check_bfmi(bfmi: tuple[float, ...]) -> Check:
     return Check("E-BFMI", detail, (reason,) if low else ())
 
 
-def _check_rhat(summaries: Iterable[ParameterSummary], parameters: Mapping[str, Array]) -> Check:
+def _check_rhat(summaries: Iterable[ParameterSummary], parameters: Mapping[str, Array], num_chains: int) -> Check:
     """Whether the chains agree with one another and each half of them with the other."""
+    if num_chains == 1:
+        return Check("R-hat", "needs at least 2 chains", skipped=True)
     rhats = {summary.name: summary.rhat for summary in summaries}
     missing = [name for name, rhat in rhats.items() if math.isnan(rhat)]
     failed = sorted((name for name, rhat in rhats.items() if rhat >= MAX_RHAT), key=lambda name: -rhats[name])
-    reasons = [f"{name}: R-hat {rhats[name]:.3f}, {_disagreement(parameters[name])}" for name in failed[:MAX_NAMED]]
+    reasons = [
+        f"{name}: R-hat {rhats[name]:.3f}, {_disagreement(parameters[name], rhats[name])}"
+        for name in failed[:MAX_NAMED]
+    ]
     if len(failed) > MAX_NAMED:
         reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an R-hat of {MAX_RHAT} or more")
     if missing:
@@ -282,23 +292,36 @@ def _check_rhat(summaries: Iterable[ParameterSummary], parameters: Mapping[str, 
     return Check("R-hat", f"largest {rhats[worst]:.3f} ({worst}), below {MAX_RHAT} needed", tuple(reasons))
 
 
-def _disagreement(values: Array) -> str:
+def _disagreement(values: Array, rhat: float) -> str:
     """What a large R-hat of these draws comes from, in words."""
     sd, half = float(values.std()), values.shape[1] // 2
     shifts = (values[:, -half:].mean(1) - values[:, :half].mean(1)) / sd
     shift = float(shifts.mean())
     means, sds = values.mean(1), values.std(1)
-    spread = float(means.max() - means.min()) / sd
     if abs(shift) > 0.3 and abs(shift) > 4 * float(shifts.std()) / math.sqrt(len(shifts)):
         side = "above" if shift > 0 else "below"
         return f"drift: second halves lie {abs(shift):.1f} standard deviations {side} first halves, warm up longer"
-    if spread > 0.3:
+    arviz = import_arviz()
+    sizes = np.array([float(arviz.ess(one[None], method="mean")) if one.std() > 0 else math.inf for one in values])
+    errors = sds / np.sqrt(sizes)
+    together = math.sqrt(float(np.square(errors).sum())) / len(errors)
+    apart = np.abs(means - means.mean()) > _MAX_ERRORS * np.hypot(errors, together)
+    if apart.any():
         low, high = int(means.argmin()), int(means.argmax())
         return f"the chains disagree: mean {means[low]:.3g} in chain {low}, {means[high]:.3g} in chain {high}"
-    if sds.max() > 1.2 * sds.min():
+    # The logarithm of a standard deviation of n effective normal draws is off by 1 / sqrt(2 n).
+    logs = np.log(np.maximum(sds, 1e-300))
+    if (np.abs(logs - np.median(logs)) > _MAX_ERRORS / np.sqrt(2 * sizes)).any() and sds.max() > 1.2 * sds.min():
         low, high = int(sds.argmin()), int(sds.argmax())
         return f"the chains differ in spread: {sds[low]:.3g} in chain {low}, {sds[high]:.3g} in chain {high}"
-    return "the chains are too short for how slowly they move"
+    # Of chains that have settled, R-hat^2 - 1 falls as one over their length.
+    return f"the chains are too short: {_more((rhat**2 - 1) / (MAX_RHAT**2 - 1))}"
+
+
+def _more(factor: float) -> str:
+    """How many more draws, in at most two digits, rounded up."""
+    factor = math.ceil(10 * factor) / 10 if factor < 10 else math.ceil(factor)
+    return f"about {factor:,} times as many draws are needed"
 
 
 def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
@@ -307,10 +330,13 @@ def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
     smallest = {item.name: min(item.ess_bulk, item.ess_tail) for item in summaries}
     missing = [name for name, ess in smallest.items() if math.isnan(ess)]
     failed = sorted((item for item in summaries if smallest[item.name] < needed), key=lambda item: smallest[item.name])
-    reasons = [
-        f"{item.name}: bulk ESS {item.ess_bulk:,.0f} and tail ESS {item.ess_tail:,.0f}, {needed:,} needed, run longer"
-        for item in failed[:MAX_NAMED]
-    ]
+    reasons = []
+    for item in failed[:MAX_NAMED]:
+        sizes = f"bulk ESS {item.ess_bulk:,.0f} and tail ESS {item.ess_tail:,.0f}, {needed:,} needed"
+        # Chains that are far apart are worth no more if they are longer.
+        settled = not item.rhat >= _FAR_APART
+        more = f": {_more(needed / smallest[item.name])}" if settled else ""
+        reasons.append(f"{item.name}: {sizes}{more}")
     if len(failed) > MAX_NAMED:
         reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an ESS below {needed:,}")
     if missing:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import message
 from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]
 
@@ -50,13 +51,33 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
     return parameters
 
 
-def column_names(chains: Chains, names: Sequence[str]) -> dict[str, str]:
+def modelled_names(schema: Schema) -> list[str]:
+    """Returns what a table's columns are called in the units that they are modelled in, which chains are in.
+
+    A whole number n is spread over [n, n + 1), so that means lie half a unit above those of the table.
+
+    Example:
+        >>> from pyro_mbde import Column
+        >>> smoker, visits = Column("smoker", 0, 1, "integer"), Column("visits", 0, 61, "integer", "log1p")
+        >>> modelled_names(Schema((Column("age", 18, 100), smoker, visits)))
+        ['age', 'smoker + [0, 1)', 'ln(1 + visits + [0, 1))']
+    """
+    names = []
+    for column in schema.columns:
+        spread = f"{column.name} + [0, 1)" if column.kind == "integer" else column.name
+        names.append(f"ln(1 + {spread})" if column.scale == "log1p" else spread)
+    return names
+
+
+def column_names(chains: Chains, names: Sequence[str] | Schema) -> dict[str, str]:
     """Returns what the coordinates of the chains' only site are to be called, by what they are called: ``x[0]``.
 
     Raises:
-        TypeError: ``names`` is no sequence of strings.
+        TypeError: ``names`` is neither a sequence of strings nor a schema.
         ValueError: there is more than one site, or not a name for each of its coordinates.
     """
+    if isinstance(names, Schema):
+        names = modelled_names(names)
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(message("names", "be a list of strings", names))
     shapes = [tuple(value.shape[2:]) for value in chains.draws.values()]

@@ -19,6 +19,7 @@ from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_paramet
 from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
 from pyro_mbde.pictures import check_picture_path, new_figure, write_picture
 from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.tables.schema import Schema
 
 if TYPE_CHECKING:  # imported where used: it takes a while
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def plot_mixing(
     *,
     sites: Iterable[str] | None = None,
     reference: Reference | None = None,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] | Schema | None = None,
     seed: int | None = 0,
 ) -> Figure:
     """Draws traces, ranks, autocorrelations and histograms of the parameters that mix worst, and the energies.

@@ -43,13 +43,13 @@ def file_identity(path: str) -> tuple[int, int] | None:
 
 
 def check_one_name(path: str) -> None:
-    """Refuses a file that can be reached by another path too, under which its journal would not be found.
+    """Refuses what is no file, or can be reached by another path too, under which its journal would not be found.
 
     Args:
         path: of the file; symbolic links are followed.
 
     Raises:
-        LedgerError: it has several hard links, or is mounted without its folder.
+        LedgerError: it is a folder or a device, has several hard links, or is mounted without its folder.
     """
     path = os.path.realpath(path)
     try:
@@ -57,7 +57,8 @@ def check_one_name(path: str) -> None:
     except OSError:
         return  # SQLite will tell why it cannot be opened
     if not stat.S_ISREG(found.st_mode):
-        return
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+        raise unusable(path, f"it is {kind}, no regular file. Name a file, which is made if there is none.")
     if found.st_nlink > 1:
         raise unusable(
             path,

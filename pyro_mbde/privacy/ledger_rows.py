@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Select, cast, func, insert, select, text, update
 
 from pyro_mbde._runtime import message
-from pyro_mbde.names import find_look_alike, look_alike_hint, normal_name
+from pyro_mbde.names import find_look_alike, look_alike_hint, near_miss_hint, normal_name
 from pyro_mbde.privacy import ledger_schema as schema
 from pyro_mbde.privacy.accounts import Account, Charge, Tally
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -106,9 +106,9 @@ def read_account(connection: Connection, name: str) -> Account:
     """Reads an account by its name, in whatever form of Unicode, or raises ValueError if there is none of that name."""
     rows = read_rows(connection, _accounts.where(schema.accounts.c.name.in_([name, normal_name(name)])))
     if not rows:
-        names = account_names(connection)
-        listed = ", ".join(map(repr, names[:20])) or "there is none yet"
-        hint = look_alike_hint([name], names).strip()
+        names = [account.name for account in read_accounts(connection) if account.closed is None]
+        listed = ", ".join(map(repr, names[:20])) or "none is open"
+        hint = look_alike_hint([name], names).strip() or near_miss_hint(name, names)
         raise ValueError(message("name", f"be that of an account ({listed})", name, hint))
     # An older release may have opened both.
     return to_account(next((row for row in rows if row["name"] == name), rows[0]))

@@ -25,6 +25,7 @@ Firsts = dict[tuple[str, str, Guarantee], int]
 def verify(connection: Connection, expected_head: str | None) -> Verification:
     """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
     problems: list[str] = []
+    triggers: list[str] = []  # told after the entries, which are what somebody changed
     sums: Sums = {}
     firsts: Firsts = {}
     head = read_head(connection)
@@ -51,7 +52,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
         if connection.dialect.name == "sqlite":
             found = connection.scalars(text("PRAGMA integrity_check(20)")).all()
             problems.extend(f"the file is damaged: {line}" for line in found if line != "ok")
-        problems.extend(schema.trigger_problems(connection))
+        triggers.extend(schema.trigger_problems(connection))
         with closing(stream_rows(connection, select(schema.charges).order_by(schema.charges.c.number))) as charges:
             entries = _entries(connection, charges)
             problems.extend(chain_problems(look(entries), genesis, head["number"], head["hash"]))
@@ -60,9 +61,10 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
         problems.extend(_account_problems(connection, sums, firsts))
         problems.extend(_shared_densities(firsts))
     except SQLAlchemyError as error:
-        if not problems:
+        if not problems and not triggers:
             raise
         problems.append(f"the rest cannot be read: {getattr(error, 'orig', None) or error}")
+    problems.extend(triggers)
     return Verification(not problems, num_charges, str(head["hash"]), problems)
 
 

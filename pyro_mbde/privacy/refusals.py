@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from decimal import ROUND_FLOOR, Context, Decimal
 
 from pyro_mbde._runtime import message, shown
-from pyro_mbde.privacy.accounting import to_float
+from pyro_mbde.privacy.accounting import exact_decimal, to_float
 from pyro_mbde.privacy.accounts import (
     Account,
     Tally,
@@ -13,14 +14,19 @@ from pyro_mbde.privacy.accounts import (
     affordable_draws,
     bears_certificates,
     certificates_left,
+    is_affordable,
     spent_by,
 )
+from pyro_mbde.privacy.guarantee import Guarantee
 
 _NOTHING = "Nothing was charged, and nothing may be drawn."
+#: Of an account's epsilon, a share that is called nothing.
+_NO_EPSILON = 1e-6
+_HALVINGS = 60
 
 
 def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
-    """Returns why draws go beyond an account's delta or epsilon, whichever it is.
+    """Returns why draws go beyond an account's delta or epsilon, whichever it is, and what it bears in their place.
 
     Args:
         account: which cannot bear them.
@@ -28,27 +34,77 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
         asked: the draws.
     """
     tallies = list(tallies)
-    if not bears_certificates(account, add_draws(tallies, asked)):
-        return _beyond_delta(account, tallies, asked)
     spent = spent_by(account, tallies)
+    most = _most_epsilon(account, tallies, asked)
+    if most <= _NO_EPSILON * account.epsilon:
+        total = f"{shown(spent.epsilon)} of {shown(account.epsilon)}"
+        what = "No more rows of this table may be released from it"
+        return f"The account {account.name!r} is spent: epsilon {total}. {what}. {_NOTHING}"
+    if not bears_certificates(account, add_draws(tallies, asked)):
+        return _beyond_delta(account, tallies, asked, most)
     affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
-    constraint = (
-        f"be at most {affordable:,} in account {account.name!r}: epsilon={shown(spent.epsilon)} of its "
-        f"epsilon={shown(account.epsilon)} are spent, added up by the rule {account.rule!r} at "
-        f"delta={shown(account.delta)}, and one draw of this density has epsilon={shown(asked.guarantee.epsilon)}"
+    standing = (
+        f"epsilon={shown(spent.epsilon)} of its epsilon={shown(account.epsilon)} are spent, added up by the rule "
+        f"{account.rule!r} at delta={shown(account.delta)}, and one draw of this density has "
+        f"epsilon={shown(asked.guarantee.epsilon)}"
     )
-    remedy = "Ask for fewer." if affordable else "What is left may bear a density that is fitted at a smaller epsilon."
-    return message("num_draws", constraint, asked.num_draws, f"{_NOTHING} {remedy}")
+    if not affordable:
+        smaller = _smaller(account, tallies, asked, most)
+        return f"The account {account.name!r} bears no draw of this density: {standing}. {_NOTHING} {smaller}"
+    constraint = f"be at most {affordable:,} in account {account.name!r}: {standing}"
+    return message("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
 
 
-def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally) -> str:
+def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
+    """Which density, fitted anew, an account still bears a draw of."""
+    row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
+    if asked.guarantee.delta == 0:
+        return f"{row}."
+    left = to_float(certificates_left(account, tallies))
+    if left > 0:
+        return f"{row}, if its delta is at most {shown(left)}."
+    return f"{row}, if it has delta=0: nothing is left of delta for the certificate of another density."
+
+
+def _most_epsilon(account: Account, tallies: list[Tally], asked: Tally) -> float:
+    """The largest epsilon of one more draw, certificates apart; in an iid account that is in use, of its density."""
+    if account.rule == "iid" and tallies:
+        density = tallies[0]
+        more = affordable_draws(account, tallies, density.guarantee, density.fingerprint)
+        return density.guarantee.epsilon if more else 0.0
+    given = asked.guarantee.log_ratio_range or 0.0
+    spread = 1.0 if given <= asked.guarantee.epsilon else 2.0  # a priori, or calibrated
+
+    def bears(epsilon: float) -> bool:
+        draw = Tally("", Guarantee(epsilon, 0.0, spread * epsilon), 1)
+        return is_affordable(account, [*tallies, draw])
+
+    if account.rule == "pure":  # as people add up decimals
+        return max(to_float(exact_decimal(account.epsilon) - exact_decimal(spent_by(account, tallies).epsilon)), 0.0)
+    low, high = 0.0, 2 * account.epsilon
+    while bears(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bears(middle) else (low, middle)
+    return low
+
+
+def _rounded_down(epsilon: float) -> str:
+    """At most six digits, and no more than the number unless it is above by a rounding of floats."""
+    down = Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(epsilon * (1 + 1e-12)))
+    return shown(float(down))
+
+
+def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
     left = shown(to_float(certificates_left(account, tallies)))
     constraint = (
         f"be at most {left} for a further certificate in account {account.name!r}, which has "
         f"delta={shown(account.certificate_delta)} for the certificates of all its densities"
     )
     remedy = "Fit with delta=0, which needs no certificate"
-    remedy += "." if left == "0" else f", or with a delta of at most {left}."
+    remedy += "" if left == "0" else f", or with a delta of at most {left}"
+    remedy += "." if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}."
     return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 

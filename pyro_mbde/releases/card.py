@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, Context, Decimal
 from functools import cache
 from typing import Any
 
@@ -15,10 +14,20 @@ from torch.distributions import Distribution
 
 from pyro_mbde._runtime import shown
 from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.mollifier import calibrated_guarantee
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.accounts import Account
 from pyro_mbde.privacy.advice import WEAK_EPSILON
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.releases.card_words import (
+    base_in_words,
+    base_units,
+    column_values,
+    likeness,
+    percent,
+    round_up,
+    short_number,
+)
 from pyro_mbde.releases.columns import ReleasedColumn, readable
 from pyro_mbde.serialization import encode
 
@@ -68,6 +77,7 @@ def make_card(
     purpose: str = "",
     who: str | None = None,
     test_only: bool = False,
+    in_table_units: bool = False,
 ) -> dict[str, Any]:
     """Returns the card of a release as plain dicts, lists, numbers and text.
 
@@ -91,8 +101,11 @@ def make_card(
         purpose: what the rows are for, as the owner puts it.
         who: who releases them; on the card only if given.
         test_only: whether the rows come from a seed.
+        in_table_units: whether a schema brings the rows from the base's units into the table's.
     """
     bounds, certificate = q.bounds, q.certificate
+    if certificate is not None and guarantee != calibrated_guarantee(bounds, certificate):
+        certificate = None  # it does not hold here, or chains of fixed length do not need it
     # What holds of everything together, however later releases are chosen, is the limit, not what is spent so far.
     limit = TotalCost(account.epsilon, account.delta, account.rule)
     rows = "1 row" if num_rows == 1 else f"{num_rows:,} rows"
@@ -121,6 +134,12 @@ def make_card(
             "epsilon_left": max(account.epsilon - spent.epsilon, 0.0),
         },
         "protects": _PROTECTS,
+        "likeness": likeness(
+            guarantee,
+            skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
+            num_steps=draws.get("num_steps"),
+            where=base_in_words(q.base, columns),
+        ),
         "meaning": _meaning(rows, cost),
         "examples": [_example(rows, cost), _example("All that the account may ever pay for", limit)],
         "does_not_promise": _limits(draws),
@@ -128,6 +147,7 @@ def make_card(
             "form": "a priori" if certificate is None else "calibrated",
             "base": _plain(encode(q.base)),
             "base_text": base_text(q.base),
+            "base_units": base_units(columns) if in_table_units else "",
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
             "tilt_width": bounds.width,
@@ -167,56 +187,8 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": round_up, "short": short_number, "percent": percent}
+    environment.filters |= {"up": round_up, "short": short_number, "percent": percent, "values": column_values}
     return environment
-
-
-def round_up(value: float, digits: int = 4) -> str:
-    """Returns a cost in a few digits, rounded up unless it is above the nearest by less than a share of 1e-12.
-
-    Args:
-        value: at least 0.
-        digits: how many.
-
-    Example:
-        >>> round_up(2.4000000000000004), round_up(8.30051), round_up(1e-9), round_up(0.0), round_up(12345.6)
-        ('2.4', '8.301', '1e-9', '0', '12350')
-    """
-    if value <= 0 or not math.isfinite(value):
-        return f"{value:g}"
-    exact = Decimal(value * (1 - 1e-12))  # the last digits of a float are not worth one
-    rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
-    return _shorter_exponent(f"{float(rounded):.15g}")
-
-
-def short_number(value: float | None) -> str:
-    """Returns a number in at most six digits, a dash for none.
-
-    Example:
-        >>> short_number(4.615120516841), short_number(None), short_number(100.0)
-        ('4.61512', '–', '100')
-    """
-    if value is None:
-        return "–"
-    return _shorter_exponent(shown(value)).replace("-", "\N{MINUS SIGN}", int(value < 0))
-
-
-def _shorter_exponent(text: str) -> str:
-    return text.replace("e-0", "e-").replace("e+0", "e+")
-
-
-def percent(value: float) -> str:
-    """Returns a probability in per cent.
-
-    Example:
-        >>> percent(0.1), percent(0.2718), percent(0.99996), percent(0.00003)
-        ('10%', '27.2%', '> 99.9%', '< 0.1%')
-    """
-    if value > 0.999:
-        return "> 99.9%" if value < 1 else "100%"
-    if value < 0.001:
-        return "< 0.1%" if value > 0 else "0%"
-    return f"{100 * value:.3g}%"
 
 
 def base_text(base: Distribution) -> str:

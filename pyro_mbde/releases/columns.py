@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import message
+from pyro_mbde.base import noted_schema
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.schema import Schema
@@ -27,12 +28,57 @@ class ReleasedColumn(NamedTuple):
         low: its least possible value; None where there is none.
         high: its largest possible value; None where there is none.
         whole: whether its values are whole numbers.
+        scale: ``linear``, or ``log1p`` where ln(1 + x) is modelled.
+        decimals: digits after the point that values are rounded to; None where they are not.
     """
 
     name: str
     low: float | None
     high: float | None
     whole: bool
+    scale: str = "linear"
+    decimals: int | None = None
+
+
+def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> Schema | None:
+    """Returns the schema that brings rows of a density into the units of its table; None where there is none.
+
+    It is the one given, or the one that the density's base was made from: no list of names takes its place, which
+    would leave whole numbers with fractions and amounts as logarithms.
+
+    Args:
+        q: the fitted density.
+        columns: a schema, names, or ``None``.
+
+    Raises:
+        ValueError: ``columns`` are other names than the schema's, or another schema.
+
+    Example:
+        >>> from pyro_mbde import BoundedClassifiers, Column
+        >>> base = Schema((Column("visits", 0, 100, "integer", "log1p"),)).base()
+        >>> q = MollifiedExpFamily(base, BoundedClassifiers(1, 1), torch.tensor([0.1]), 0.0)
+        >>> schema_of(q, None).names
+        ('visits',)
+    """
+    noted = noted_schema(q.base)
+    own = None if noted is None else Schema.from_dict(noted)
+    if own is None or columns is None:
+        return columns if isinstance(columns, Schema) else own
+    if isinstance(columns, Schema):
+        if _units(columns) != _units(own):
+            _check_schema(q, columns)  # names an edge, if one differs
+            names = list(columns.names)
+            remedy = f"Its columns are {list(own.names)}. Leave columns out to use them."
+            raise ValueError(message("columns", "be the schema that the density's base was made from", names, remedy))
+        return columns
+    if not isinstance(columns, Sequence) or list(columns) != list(own.names):
+        remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
+        raise ValueError(message("columns", f"be those of the density's table, {list(own.names)}", columns, remedy))
+    return own
+
+
+def _units(schema: Schema) -> list[tuple[Any, ...]]:
+    return [(one.name, one.low, one.high, one.kind, one.scale) for one in schema.columns]
 
 
 def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None) -> list[ReleasedColumn]:
@@ -40,8 +86,8 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
 
     Args:
         q: the fitted density.
-        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema tells names and ranges in
-            the table's own units.
+        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema, the density's own or
+            this, tells names and ranges in the table's own units.
 
     Raises:
         TypeError: ``names`` are no strings.
@@ -53,14 +99,19 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
         >>> base = dist.Uniform(torch.tensor([0.0, 18.0]), torch.tensor([1.0, 100.0])).to_event(1)
         >>> q = MollifiedExpFamily(base, BoundedClassifiers(1, 2), torch.tensor([0.1]), 0.0)
         >>> for column in released_columns(q, ["share", "age"]):
-        ...     print(*column)
+        ...     print(*column[:4])
         share 0.0 1.0 False
         age 18.0 100.0 False
     """
     num_columns = q.event_shape.numel()
-    if isinstance(names, Schema):
-        _check_schema(q, names)
-        return [ReleasedColumn(one.name, one.low, one.high, one.kind == "integer") for one in names.columns]
+    schema = schema_of(q, names)
+    if schema is not None:
+        _check_schema(q, schema)
+        return [
+            ReleasedColumn(one.name, one.low, one.high, one.kind == "integer", one.scale, one.decimals)
+            for one in schema.columns
+        ]
+    assert not isinstance(names, Schema)
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if q.event_shape else ["x"]
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):

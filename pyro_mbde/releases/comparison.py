@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_mbde._runtime import seeded, single_thread
 from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.releases.columns import ReleasedColumn, released_columns, to_frame
+from pyro_mbde.releases.columns import ReleasedColumn, released_columns, schema_of, to_frame
 from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]
@@ -137,7 +137,7 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
         ValueError: they do not fit the density.
     """
     named = released_columns(q, columns)
-    schema = columns if isinstance(columns, Schema) else None
+    schema = schema_of(q, columns)
     with seeded(0), single_thread(), torch.no_grad():
         draws = q.base.sample(torch.Size([_NUM_DRAWS]))
         log_ratio = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)]) - q.log_normalizer.value
@@ -150,12 +150,11 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
         )
         for column in named
     }
-    scales = {} if schema is None else {column.name: column.scale for column in schema.columns}
     compared = tuple(
         ColumnComparison(
             column.name,
             _distances([samples[column.name]], _COLUMN_LEVELS),
-            _bars(column, samples[column.name], scales.get(column.name, "linear")),
+            _bars(column, samples[column.name]),
             column.whole,
         )
         for column in named
@@ -218,7 +217,7 @@ def _total_variation(one: Array, other: Array) -> float:
     return min(0.5 * float(abs(one - other).sum()), 1.0)
 
 
-def _bars(column: ReleasedColumn, sample: _Samples, scale: str) -> Bars:
+def _bars(column: ReleasedColumn, sample: _Samples) -> Bars:
     """Equal widths on the scale that a column is modelled on, or as nearly equal as whole numbers allow."""
     values = sample.base if sample.table is None else np.concatenate([sample.base, sample.table])
     low, high = (
@@ -231,11 +230,11 @@ def _bars(column: ReleasedColumn, sample: _Samples, scale: str) -> Bars:
         low, high = low - 0.5, high + 0.5
 
     def on_scale(values: Array) -> Array:
-        return np.log1p(values) if scale == "log1p" else values
+        return np.log1p(values) if column.scale == "log1p" else values
 
     first, last = on_scale(np.array([low, high]))
     edges = np.linspace(first, last, _NUM_BARS + 1)
-    edges = np.expm1(edges) if scale == "log1p" else edges
+    edges = np.expm1(edges) if column.scale == "log1p" else edges
     edges[0], edges[-1] = low, high
     if column.whole:
         edges = np.unique(np.round(edges))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from io import BytesIO
@@ -14,6 +16,9 @@ import pandas as pd
 
 from pyro_mbde._runtime import message
 from pyro_mbde.privacy.leaks import CARD_SUFFIXES
+
+#: In the name of a temporary file; and the age at which one that is there was left behind.
+_RANDOM_BYTES, _STALE_SECONDS = 8, 3600.0
 
 
 class ReleasePaths(NamedTuple):
@@ -58,6 +63,8 @@ def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
             raise FileExistsError(message("path", "name new files", str(target), remedy))
     if not rows.parent.is_dir():
         raise FileNotFoundError(message("path", "lie in a folder that exists", os.fspath(path)))
+    for target in paths:
+        _remove_stale(target)
     os.unlink(_write_beside(rows, b""))  # a folder that cannot be written to is found out before anything is paid for
     return paths
 
@@ -107,9 +114,22 @@ def write_together(files: list[tuple[Path, bytes]]) -> None:
             _quietly(temporary.unlink)
 
 
+def _remove_stale(target: Path) -> None:
+    """Removes temporary neighbours of ``target`` that a release which was killed has left, where none can be at work.
+
+    What is old enough belongs to nobody: a file is written within seconds, after its rows were drawn.
+    """
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.tmp")
+    with os.scandir(target.parent) as entries:
+        for entry in entries:
+            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
+                    _quietly(Path(entry.path).unlink)
+
+
 def _write_beside(target: Path, content: bytes) -> Path:
     """Writes a temporary neighbour of ``target``, with the rights of any new file: it is to be handed out."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(_RANDOM_BYTES)}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:

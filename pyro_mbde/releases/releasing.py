@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,14 @@ import pandas as pd
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, check_flag, check_seed, message
+from pyro_mbde._runtime import check_count, check_flag, check_seed, message, shown
 from pyro_mbde.distribution import MollifiedExpFamily
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.accounts import Account, Charge
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.ledger import Ledger
 from pyro_mbde.releases.card import card_json, card_page, make_card
-from pyro_mbde.releases.columns import released_columns, to_frame
+from pyro_mbde.releases.columns import released_columns, schema_of, to_frame
 from pyro_mbde.releases.files import ReleasePaths, encode_rows, release_paths, write_together
 from pyro_mbde.sampling.chains import Chains
 from pyro_mbde.sampling.fixed import check_work, fixed_num_proposals
@@ -29,8 +29,11 @@ from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, priv
 from pyro_mbde.sampling.randomness import draws_by_inversion
 from pyro_mbde.tables.schema import Schema
 
+#: Of the columns of a release, one line shows this many.
+_MOST_SHOWN = 8
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Release:
     """Rows that were paid for.
 
@@ -42,7 +45,15 @@ class Release:
 
     rows: pd.DataFrame
     card: dict[str, Any]
-    charge: Charge = field(repr=False)
+    charge: Charge
+
+    def __repr__(self) -> str:
+        """Shows how many rows of what, and what they cost."""
+        count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
+        columns = ", ".join(map(str, self.rows.columns[:_MOST_SHOWN]))
+        more = f" and {len(self.rows.columns) - _MOST_SHOWN} more" if len(self.rows.columns) > _MOST_SHOWN else ""
+        rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
+        return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
 
 
 class UnwrittenReleaseError(OSError):
@@ -104,8 +115,9 @@ def release(
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
         purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
         who: who releases; on the card only if given, whomever the ledger notes.
-        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. With the schema that the base
-            was made from (:meth:`pyro_mbde.Schema.base`) rows come in the table's own units.
+        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. A density over the base of a
+            schema (:meth:`pyro_mbde.Schema.base`), as ``pyro-mbde fit`` writes it, knows its columns: leave this out,
+            and rows come in the table's own units.
         num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
             steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
         constant_time: whether every draw takes the same public number of proposals
@@ -152,7 +164,7 @@ def release(
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
         if not isinstance(text, str):
             raise TypeError(message(name, "be a string", text))
-    named = released_columns(q, columns)
+    named, schema = released_columns(q, columns), schema_of(q, columns)
     paths = None if path is None else release_paths(path)
     guarantee = q.guarantee if num_steps is None else fresh_guarantee(q.bounds)
     opened = ledger.account(account)
@@ -166,6 +178,7 @@ def release(
         "purpose": purpose,
         "who": who,
         "test_only": seed is not None,
+        "in_table_units": schema is not None,
     }
     # All but the date and the account's new state is known: a card that cannot be made is found out now.
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
@@ -175,7 +188,6 @@ def release(
     assert charge.spent is not None  # told by the charge itself: what was read after it might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
     values = _draw(q, num_draws, num_steps, constant_time, seed, progress)
-    schema = columns if isinstance(columns, Schema) else None
     released = Release(to_frame(values, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)

@@ -14,6 +14,9 @@ from pyro_mbde._runtime import check_flag, message
 from pyro_mbde.sampling.inference_data import Groups, by_chain, to_arviz
 from pyro_mbde.sampling.pointwise import observations, pointwise_log_likelihood
 
+#: Of the sites of chains, one line shows this many.
+_MOST_SHOWN = 8
+
 
 class ChainState(NamedTuple):
     """What is needed to go on with chains that were advanced together, as plain data.
@@ -31,8 +34,12 @@ class ChainState(NamedTuple):
     generators: tuple[Tensor, ...]
     lp: Tensor | None = None
 
+    def __repr__(self) -> str:
+        """Names the sites, and shows no numbers."""
+        return f"ChainState(params of {', '.join(self.params)})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Chains:
     """Draws of several Markov chains and how they were made. As sensitive as the table that the density was fitted to.
 
@@ -62,7 +69,16 @@ class Chains:
     kernel: str
     density: Distribution | None = None
     kernel_options: dict[str, Any] = field(default_factory=dict)
-    states: tuple[ChainState, ...] = field(default=(), repr=False)
+    states: tuple[ChainState, ...] = ()
+
+    def __repr__(self) -> str:
+        """Shows kernel, lengths and sites, and no draw."""
+        sites = [f"{name}{list(of.shape[2:])}" if of.dim() > 2 else name for name, of in self.draws.items()]
+        more = f" and {len(sites) - _MOST_SHOWN} more" if len(sites) > _MOST_SHOWN else ""
+        shown = (", ".join(sites[:_MOST_SHOWN]) or "no sites") + more
+        shape = tuple(next(iter(self.draws.values())).shape[:2]) if self.draws else ()
+        length = f"{shape[0]:,} of {shape[1]:,} draws" if len(shape) == 2 else "no draws"
+        return f"Chains({self.kernel}: {length}; {shown})"
 
     @property
     def num_chains(self) -> int:

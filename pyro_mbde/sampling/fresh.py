@@ -33,6 +33,11 @@ class FreshDraws(NamedTuple):
     guarantee: Guarantee
     total_variation: float
 
+    def __repr__(self) -> str:
+        """Shows shape, guarantee and bound; the draws are in ``values``."""
+        shape, bound = tuple(self.values.shape), f"{self.total_variation:.3g}"
+        return f"FreshDraws(values of shape {shape}, {self.guarantee}, total_variation={bound})"
+
 
 def fresh_chains(
     q: MollifiedExpFamily, num_draws: int, num_steps: int, *, seed: int | None = None, progress: bool = True

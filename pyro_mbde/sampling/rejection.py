@@ -45,6 +45,10 @@ class RejectionDraws(NamedTuple):
     values: Tensor
     num_proposals: int
 
+    def __repr__(self) -> str:
+        """Shows the shape; the number of proposals is private."""
+        return f"RejectionDraws(values of shape {tuple(self.values.shape)})"
+
 
 class EnvelopeError(RuntimeError):
     """A tilt above its public upper bound: the draws would be neither exact nor private."""

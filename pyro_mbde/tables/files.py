@@ -197,8 +197,8 @@ class TableModel:
         Raises:
             TypeError: the density cannot be taken apart.
         """
-        schema = None if self.schema is None else self.schema.to_dict()
-        self.density._parts().write(path, {"schema": schema, "settings": dict(self.settings)})
+        schema = {} if self.schema is None else {"schema": self.schema.to_dict()}
+        self.density._parts().write(path, {**schema, "settings": dict(self.settings)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableModel:

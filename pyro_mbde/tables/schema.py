@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._runtime import check_seed, message, seeded
+from pyro_mbde.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
 from pyro_mbde.tables.cells import OWNER, bring_in, check_form
 from pyro_mbde.tables.columns import Column
@@ -156,12 +157,15 @@ class Schema:
     def base(self) -> dist.TorchDistribution:
         """Returns the public base Q0: uniform on the box of the columns' ranges, in the modelled units.
 
+        Densities over it remember this schema, and :func:`~pyro_mbde.release` brings their rows into the table's units.
+
         Returns:
             A distribution with event shape ``(d,)``.
         """
         low, high = self._box()
         uniform: Any = dist.Uniform  # Pyro leaves it unannotated
         base: dist.TorchDistribution = uniform(low, high).to_event(1)
+        note_schema(base, self.to_dict())
         return base
 
     def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:

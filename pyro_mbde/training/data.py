@@ -83,11 +83,14 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     usable = usable.reshape(len(rows), event_shape.numel()).all(1)
     if not bool(usable.all()):
         wanted = "finite" if example.is_floating_point() else "whole"
-        warn_owner(f"Some rows were left out: they do not hold {wanted} numbers of {example.dtype}.")
+        count = f"{int((~usable).sum()):,} of {len(rows):,} rows were left out"
+        warn_owner(f"{count}: they do not hold {wanted} numbers of {example.dtype}.")
         converted = converted[usable]
-    if len(converted) and not bool(support.check(converted).all()):
+    outside = int((~support.check(converted)).sum()) if len(converted) else 0
+    if outside:
         # Rows outside a box are legal: they are learned from but cannot be drawn.
-        warn_owner("Some rows lie outside the support of the base and cannot be modelled there.")
+        count = f"{outside:,} of {len(converted):,} rows lie"
+        warn_owner(f"{count} outside the support of the base and cannot be modelled there.")
     return converted
 
 

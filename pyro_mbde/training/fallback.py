@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+#: Files whose lines tell a caller nothing: the library's own, and that of the context managers it uses.
+_INSIDE = (os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""), contextlib.__file__)
 
 
 class FitWarning(UserWarning):
@@ -45,5 +51,14 @@ def coming_back(consequence: str) -> Iterator[FitFailure]:
 
 
 def warn_owner(text: str) -> None:
-    """Warns the table's owner of what became of the table or the fit."""
-    warnings.warn(f"{text} This message depends on the table: keep it.", FitWarning, stacklevel=5)
+    """Warns the table's owner of what became of the table or the fit, at the line that called the library."""
+    text = f"{text} This message depends on the table: keep it."
+    warnings.warn(text, FitWarning, stacklevel=_level_of_caller())
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel``, as seen from the function that calls this one, of the first line outside of the library."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level

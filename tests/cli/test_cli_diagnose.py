@@ -13,7 +13,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from cli_words import Run
-from densities import make_density
+from densities import make_density, normal
 
 import pyro_mbde
 from pyro_mbde import Chains, Schema
@@ -51,7 +51,7 @@ def test_passed(model: Path, run: Run) -> None:
     document = json.loads(result.stdout)
     assert document["passed"]
     assert document["released_rows"].startswith(UNAFFECTED)
-    assert [parameter["name"] for parameter in document["parameters"]] == ["age", "ln(1 + visits)"]
+    assert [parameter["name"] for parameter in document["parameters"]] == ["age", "ln(1 + visits + [0, 1))"]
     assert Path("model.mixing.png").read_bytes().startswith(b"\x89PNG")
     assert Path("model.mixing.png").stat().st_mode & 0o777 == 0o600
     assert "as sensitive as the table" in result.stderr
@@ -128,7 +128,7 @@ def test_what_no_length_mends_ends_it(
 
 
 def test_a_model_without_a_schema(run: Run) -> None:
-    make_density(Schema.from_toml("schema.toml").base()).save("bare.pt")
+    make_density(normal(2)).save("bare.pt")
     words = ("--num-samples", 10, "--num-chains", 2, "--warmup-steps", 0)
     assert "x[0]" in run("diagnose", "bare.pt", *words, code=4).stdout
 

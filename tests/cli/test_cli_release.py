@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_words import RELEASE, Run, charges
-from densities import make_density
+from densities import make_density, normal
 from ledger_stores import Store
 
 from pyro_mbde import Schema
@@ -59,7 +59,7 @@ class TestRelease:
         assert "fingerprint" not in said[0][0]
 
     def test_a_density_without_schema(self, run: Run) -> None:
-        make_density(Schema.from_toml("schema.toml").base()).save("model.pt")
+        make_density(normal(2)).save("model.pt")
         run(*RELEASE, "--variable-time")
         assert list(pd.read_csv("rows.csv")) == ["x0", "x1"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +45,25 @@ class TestReport:
         run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")
         run(*RELEASE)
         text = run("report", "rows.card.json").stdout
-        assert "guarantee of one row:\n  epsilon: 1\n" in text
-        assert "columns:\n  - name age, low 0, high 110, whole no\n  - name visits," in text
-        assert "draws:\n  fixed work: yes\n" in text
-        assert "\ndoes not promise:\n  - That the rows are true of anybody" in text
-        assert "who" not in [line.partition(":")[0] for line in text.splitlines()]  # nobody was named
+        page = unescape(re.sub("<[^>]+>", " ", Path("rows.card.html").read_text())).replace("\xa0", " ")
+        for heading in re.findall("<h2>(.*)</h2>", Path("rows.card.html").read_text()):
+            assert f"\n{heading}\n-" in text
+        told, said = " ".join(page.split()), " ".join(text.split())
+        card = json.loads(Path("rows.card.json").read_text())
+        for words in (card["likeness"]["text"], card["protects"], *card["meaning"], *card["does_not_promise"]):
+            assert words in told and words in said
+        assert re.search(r"visits +\S+ +\S+  ", text)
+        assert max(map(len, text.splitlines())) <= 100
+        assert "{" not in text and "_" not in text.replace("pyro_mbde", "").replace("D_", "")
+        Path("old.card.json").write_text(json.dumps({key: card[key] for key in card if key != "likeness"}))
+        assert "What the rows are like" not in run("report", "old.card.json").stdout
+        Path("odd.card.json").write_text(json.dumps(card | {"purpose": "a\x1b[2Jb"}))
+        assert "\x1b" not in run("report", "odd.card.json").stdout
         assert json.loads(run("report", "rows.card.json", "--json").stdout) == json.loads(
             Path("rows.card.json").read_text()
         )
         run("report", "rows.card.json", "--table", "table.csv", code=2)
         assert "without release cards" in run("report", model, code=1).stderr
-        card = {"format": "pyro_mbde.release_card", "version": 1, "left": 0.39999999999999997, "tags": ["a", "b"]}
-        Path("short.card.json").write_text(json.dumps(card))
-        assert run("report", "short.card.json").stdout.endswith("\nleft: 0.4\ntags: a, b\n")
 
     def test_rows_point_to_their_card(self, model: Path, run: Run) -> None:
         run("budget", "open", "clinic", "--epsilon", 5, "--ledger", "budget.db")
@@ -79,6 +87,7 @@ class TestReport:
     ("content", "text"),
     [
         ("{}", "must be a card, which a release writes"),
+        ('{"format": "pyro_mbde.release_card", "version": 1, "account": 3}', "must be a whole card"),
         ('{"format": "pyro_mbde.release_card", "version": 99}', "must be a card of version 1. Update pyro_mbde"),
     ],
 )

@@ -78,9 +78,46 @@ def test_a_refusal_names_what_is_in_the_way(ledger: Ledger, rule: str) -> None:
         "and nothing may be drawn. Ask for fewer."
     )
     ledger.charge("clinic", Guarantee(0.39999999999999997, 1e-10), 5, fingerprint=ONE)
-    match = "epsilon=2 of its epsilon=2 .* one draw of this density has epsilon=0.4,.* a smaller epsilon"
-    with pytest.raises(BudgetExceededError, match=match):
+    with pytest.raises(BudgetExceededError) as caught:
         ledger.charge("clinic", Guarantee(0.39999999999999997, 1e-10), 90, fingerprint=ONE)
+    assert str(caught.value) == (
+        "The account 'clinic' is spent: epsilon 2 of 2. No more rows of this table may be released from it. "
+        "Nothing was charged, and nothing may be drawn."
+    )
+
+
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("spent", [0, 3, 6])
+def test_what_a_refusal_says_is_left_can_be_charged(ledger: Ledger, rule: str, calibrated: bool, spent: int) -> None:
+    """And hardly anything above it; whoever is told that an account is spent finds nothing in it."""
+    spread = 2.0 if calibrated else 1.0
+    ledger.open_account("clinic", 2.0, 1e-6, rule)
+    for number in range(spent if rule != "iid" else 0):
+        ledger.charge("clinic", Guarantee(0.15, 0.0, 0.15 * spread), 1, fingerprint=DENSITIES[number + 3])
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.charge("clinic", Guarantee(60.0, 1e-9, 60.0 * spread), 1, fingerprint=ONE)
+    text = str(caught.value)
+    assert "bears no draw of this density: epsilon=" in text and "if its delta is at most 1e-0" in text
+    most = float(text.partition("an epsilon of at most ")[2].split()[0])
+    with pytest.raises(BudgetExceededError):
+        ledger.charge("clinic", Guarantee(most * 1.0001, 0.0, most * 1.0001 * spread), 1, fingerprint=TWO)
+    ledger.charge("clinic", Guarantee(most, 1e-10, most * spread), 1, fingerprint=TWO)
+    ends = "is spent" if rule == "pure" else "is spent|bears no draw|name the one density"
+    for epsilon in (60.0, 1e-3):
+        with pytest.raises(BudgetExceededError, match=ends):
+            ledger.charge("clinic", Guarantee(epsilon, 1e-10, epsilon * spread), 10**6, fingerprint=ONE)
+
+
+def test_where_delta_is_spent_a_smaller_epsilon_alone_is_no_advice(ledger: Ledger) -> None:
+    ledger.open_account("clinic", 2.0, 1e-9)
+    ledger.charge("clinic", Guarantee(1.5, 1e-9), 1, fingerprint=ONE)
+    for density in (ONE, TWO):
+        with pytest.raises(BudgetExceededError) as caught:
+            ledger.charge("clinic", Guarantee(1.5, 1e-9), 1, fingerprint=density)
+        assert "epsilon of at most 0.5" in str(caught.value)
+        assert "delta=0" in str(caught.value)
+    ledger.charge("clinic", Guarantee(0.5), 1, fingerprint=TWO)
 
 
 def test_pure_accounts_without_delta_say_so(ledger: Ledger) -> None:
@@ -152,7 +189,7 @@ def test_iid_is_the_exact_curve_of_one_density(ledger: Ledger) -> None:
     assert len(ledger.charges("iid")) == 1
     ledger.charge("iid", CERTIFIED, more - 10, fingerprint=ONE)
     assert ledger.spent("iid").epsilon <= account.epsilon
-    with pytest.raises(BudgetExceededError, match="at most 0"):
+    with pytest.raises(BudgetExceededError, match="account 'iid' is spent: epsilon 2.* of 3. No more rows"):
         ledger.charge("iid", CERTIFIED, 1, fingerprint=ONE)
 
 

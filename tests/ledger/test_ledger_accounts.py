@@ -49,7 +49,16 @@ class TestNames:
             ledger.charge(HYPHEN, UNIT, 1, fingerprint=ONE)
         with pytest.raises(ValueError) as caught:
             ledger.account("another")
-        assert "looks like" not in str(caught.value)
+        assert "looks like" not in str(caught.value) and "Did you mean" not in str(caught.value)
+
+    def test_a_slip_of_the_pen_is_pointed_at_the_open_account(self, ledger: Ledger) -> None:
+        for name in ("patient-2026", "patients-2026", "survey"):
+            ledger.open_account(name, 1.0)
+        ledger.close_account("patient-2026")
+        for slip in ("patints-2026", "Patients 2026", "patients-202"):
+            with pytest.raises(ValueError) as caught:
+                ledger.account(slip)
+            assert f"('patients-2026', 'survey'), got name={slip!r}. Did you mean 'patients-2026'?" in str(caught.value)
 
     def test_accounts_of_older_releases_keep_their_names(self, store: Store) -> None:
         """Which they did not compare; each is found by its own."""

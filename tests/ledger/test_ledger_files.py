@@ -219,7 +219,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
         assert place.read_bytes() == before
     with pytest.raises(LedgerError, match="cannot be opened.*Check that its folder exists"):
         Ledger(tmp_path / "nowhere" / "budget.db")
-    with pytest.raises(LedgerError, match="cannot be opened"):
+    with pytest.raises(LedgerError, match="it is a folder, no regular file"):
         Ledger(tmp_path)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["notes.txt", "other.db"]
 
@@ -418,3 +418,17 @@ def test_a_file_that_was_taken_away_takes_no_charge(file: Store, replaced: bool)
         aside.rename(file.path)
         assert [charge.number for charge in ledger.charges("large")] == [2]
         assert ledger.charge("large", UNIT, 1, fingerprint=ONE).number == 3
+
+
+@pytest.mark.parametrize(("kind", "said"), [("folder", "a folder"), ("pipe", "a pipe"), ("device", "a device")])
+def test_what_is_no_file(kind: str, said: str, tmp_path: Path) -> None:
+    """A pipe would otherwise be waited at for good."""
+    path = tmp_path / kind
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path = Path("/dev/null")
+    with pytest.raises(LedgerError, match=f"it is .*{said}.* no regular file. Name a file"):
+        Ledger(path)

@@ -379,5 +379,20 @@ def test_a_forged_charge_beyond_the_limit_is_named(store: Store) -> None:
     with Ledger(store.url) as ledger:
         (problem,) = ledger.verify().problems
         assert problem.startswith("charges to account 'a' exceed its limits, from entry 9, the charge to account 'a'")
-        with pytest.raises(BudgetExceededError, match="at most 0"):
+        with pytest.raises(BudgetExceededError, match="account 'a' is spent: epsilon 10.9 of 10"):
             ledger.charge("a", UNIT, 1, fingerprint=ONE)
+
+
+def test_the_entries_that_were_edited_come_before_the_triggers(file: Store) -> None:
+    """Whoever edits an entry drops the triggers: what is read first is the entry."""
+    filled(file.url)
+    connection = sqlite3.connect(str(file.path))
+    for name in triggers("sqlite"):
+        connection.execute(f"DROP TRIGGER {name}")
+    connection.execute("UPDATE mbde_charges SET purpose = 'else' WHERE number = (SELECT min(number) FROM mbde_charges)")
+    connection.commit()
+    connection.close()
+    with Ledger(file.url) as ledger:
+        problems = ledger.verify().problems
+    assert problems[0].startswith("entry ") and "charge" in problems[0]
+    assert all("trigger" in problem for problem in problems[-len(triggers("sqlite")) :])

@@ -1,0 +1,129 @@
+"""A card as text for a terminal: what its page says, section by section."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyro_mbde.releases.card_words import column_values, percent, round_up, short_number
+
+_WIDTH = 100
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """Returns a card as text.
+
+    Args:
+        card: as :func:`~pyro_mbde.releases.card.make_card` returns it, or as an earlier release did.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError, IndexError: a part is missing or of another kind.
+    """
+    return "\n".join("".join(sign if sign.isprintable() else "\ufffd" for sign in line) for line in _lines(card))
+
+
+def _lines(card: Mapping[str, Any]) -> Iterator[str]:
+    one, cost, account, density = (
+        card[key] for key in ("guarantee_of_one_row", "cost_of_this_release", "account", "density")
+    )
+    spent = account["spent"]
+    if card["test_only"]:
+        yield from _wrap("TEST ONLY. These rows come from a fixed seed: nothing below holds. Do not hand them out.")
+        yield ""
+    yield card["title"]
+    yield ", ".join(str(part) for part in (card["date"], card["who"], f"account {account['name']}") if part)
+    if card["purpose"]:
+        yield from _wrap(card["purpose"])
+    yield ""
+    yield f"one row ε = {round_up(one['epsilon'])}, this release ε = {round_up(cost['epsilon'])}, " + (
+        f"spent ε = {round_up(spent['epsilon'])} of {short_number(account['epsilon'])}"
+    )
+    if "likeness" in card:
+        yield from _heading("What the rows are like")
+        yield from _wrap(card["likeness"]["text"])
+    yield from _heading("What it means")
+    for paragraph in card["meaning"]:
+        yield from _wrap(paragraph)
+    examples = card["examples"]
+    yield ""
+    yield from _wrap(
+        f"Say an insurer would turn you down with a chance of {percent(examples[0]['chance'])}, had the table been "
+        f"another. With this table, the chance is then"
+    )
+    yield from _table(
+        ["seen", "ε", "at least", "at most"],
+        [[of["what"], round_up(of["epsilon"]), percent(of["at_least"]), percent(of["at_most"])] for of in examples],
+    )
+    yield from _heading("What is protected")
+    yield from _wrap(card["protects"])
+    yield from _heading("What is not promised")
+    for limit in card["does_not_promise"]:
+        yield from _wrap(limit, "- ")
+    yield from _heading("Columns")
+    yield from _table(
+        ["name", "from", "to", "values"],
+        [[of["name"], _end(of["low"]), _end(of["high"]), column_values(of)] for of in card["columns"]],
+    )
+    tolerance = density["tolerance"]
+    tolerance = "" if tolerance is None else f", normaliser within {round_up(tolerance)} of 0"
+    yield from _heading("The figures")
+    yield from _facts(
+        {
+            "One row": f"{_cost(one)}, log-ratios range over {round_up(one['log_ratio_range'])} nats",
+            "This release, alone": f"{_cost(cost)} ({cost['rule']})",
+            "Account": f"{account['name']}: ε = {short_number(account['epsilon'])}, "
+            f"δ = {short_number(account['delta'])}, rule {account['rule']}",
+            "Spent with it": f"{_cost(spent)} ({spent['rule']})",
+            "Left": f"ε = {short_number(account['epsilon_left'])}",
+            "Public base": density["base_text"],
+            "Units of the base": density.get("base_units", ""),
+            "Tilt": f"in [{short_number(density['tilt_low'])}, {short_number(density['tilt_high'])}] nats, "
+            f"skew {short_number(density['skew'])}, {density['form']}{tolerance}",
+            "Draws": card["draws"]["method"],
+            "Randomness": card["draws"]["randomness"],
+            "Made with": f"{card['software']['name']} {card['software']['version']}",
+        }
+    )
+    yield from _heading("References")
+    for reference in card["references"]:
+        yield from _wrap(reference, "- ")
+
+
+def _cost(of: Mapping[str, Any]) -> str:
+    return f"ε = {round_up(of['epsilon'])}, δ = {round_up(of['delta'])}"
+
+
+def _end(value: float | None) -> str:
+    return "no limit" if value is None else short_number(value)
+
+
+def _heading(text: str) -> list[str]:
+    return ["", text, "-" * len(text)]
+
+
+def _wrap(text: str, mark: str = "") -> list[str]:
+    return textwrap.wrap(
+        str(text), _WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns side by side: numbers to the right, the first and the words of the last to the left."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(header))]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if place == 0 or header[place] == "values" else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _facts(facts: Mapping[str, str]) -> Iterator[str]:
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        if value:
+            yield from textwrap.wrap(
+                f"{name:<{width}}  {value}", _WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False
+            )
