@@ -61,7 +61,7 @@ arviz: $(ARVIZ_INSTALLED)  ## Run the chain tests with the other major version o
 	print("ArviZ", arviz.__version__, "in place of", sys.argv[1]); \
 	assert arviz.__version__.split(".")[0] != sys.argv[1].split(".")[0], arviz.__file__; \
 	assert os.path.samefile(pyro_mbde.__path__[0], "pyro_mbde"), pyro_mbde.__path__' "$$first"
-	$(ARVIZ_BIN)/python -m pytest tests/test_diagnostics.py tests/test_chains.py tests/test_chains_in_arviz.py tests/test_kernels_in_stock_mcmc.py tests/test_mcmc.py -n 2 -m "not slow"
+	$(ARVIZ_BIN)/python -m pytest tests/diagnostics/test_diagnostics.py tests/mcmc/test_chains.py tests/mcmc/test_chains_in_arviz.py tests/mcmc/test_kernels_in_stock_mcmc.py tests/mcmc/test_run.py -n 2 -m "not slow"
 
 lint: $(INSTALLED)  ## Check style
 	$(BIN)/python -m ruff check .

@@ -7,35 +7,36 @@ that protects every group of any size.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import pyro.distributions
-
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde import _pyro
+from pyro_mbde._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from pyro_mbde.calibration import recertify
+    from pyro_mbde.auditing.audit import audit
+    from pyro_mbde.auditing.report import AuditReport, Finding, PairResult
+    from pyro_mbde.calibration.placement import recertify
+    from pyro_mbde.density.bounds import Bounds, Certificate
+    from pyro_mbde.density.distribution import MollifiedExpFamily
+    from pyro_mbde.density.normalizer import LogNormalizer
+    from pyro_mbde.density.statistics import BoundedClassifiers
     from pyro_mbde.diagnostics.checks import mixing_report
     from pyro_mbde.diagnostics.plot import plot_mixing
     from pyro_mbde.diagnostics.report import MixingReport
-    from pyro_mbde.mollifier import Bounds, Certificate
-    from pyro_mbde.normalizer import LogNormalizer
+    from pyro_mbde.ledger.accounts import Account, BudgetExceededError, Charge
+    from pyro_mbde.ledger.errors import LedgerError
+    from pyro_mbde.ledger.ledger import Ledger
+    from pyro_mbde.mcmc.chains import Chains
+    from pyro_mbde.mcmc.independence import IndependenceSampler
+    from pyro_mbde.mcmc.random_walk import LockstepRandomWalk
+    from pyro_mbde.mcmc.run import resume_mcmc, run_mcmc
     from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
-    from pyro_mbde.privacy.accounts import Account, BudgetExceededError, Charge
-    from pyro_mbde.privacy.audit import audit
-    from pyro_mbde.privacy.audit_report import AuditReport, Finding, PairResult
     from pyro_mbde.privacy.guarantee import Guarantee
-    from pyro_mbde.privacy.leaks import PrivacyLeakWarning
-    from pyro_mbde.privacy.ledger import Ledger
-    from pyro_mbde.privacy.ledger_errors import LedgerError
-    from pyro_mbde.releases.releasing import Release, UnwrittenReleaseError, release
-    from pyro_mbde.releases.report import private_report
-    from pyro_mbde.sampling.chains import Chains
+    from pyro_mbde.private_files import PrivacyLeakWarning
+    from pyro_mbde.releases.private_report import private_report
+    from pyro_mbde.releases.release import Release, UnwrittenReleaseError, release
     from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
-    from pyro_mbde.sampling.independence import IndependenceSampler, total_variation_bound
-    from pyro_mbde.sampling.kernels import LockstepRandomWalk
-    from pyro_mbde.sampling.mcmc import resume_mcmc, run_mcmc
+    from pyro_mbde.sampling.independence import total_variation_bound
     from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
     from pyro_mbde.sampling.private import private_draws
-    from pyro_mbde.statistics import BoundedClassifiers
     from pyro_mbde.tables.columns import Column
     from pyro_mbde.tables.schema import Schema
     from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pyro_mbde.training.mbde import MBDE, RoundRecord
     from pyro_mbde.training.weak_learner import WeakLearner
 
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "MBDE",
@@ -99,30 +99,32 @@ __all__ = [
 #: The module that each name comes from. It is imported when the name is first asked for: pandas, SQLAlchemy and Jinja
 #: take longer than all that a model needs.
 _MODULES = {
-    "calibration": "recertify",
+    "auditing.audit": "audit",
+    "auditing.report": "AuditReport Finding PairResult",
+    "calibration.placement": "recertify",
+    "density.bounds": "Bounds Certificate",
+    "density.distribution": "MollifiedExpFamily",
+    "density.normalizer": "LogNormalizer",
+    "density.statistics": "BoundedClassifiers",
     "diagnostics.checks": "mixing_report",
     "diagnostics.plot": "plot_mixing",
     "diagnostics.report": "MixingReport",
-    "mollifier": "Bounds Certificate",
-    "normalizer": "LogNormalizer",
+    "ledger.accounts": "Account BudgetExceededError Charge",
+    "ledger.errors": "LedgerError",
+    "ledger.ledger": "Ledger",
+    "mcmc.chains": "Chains",
+    "mcmc.independence": "IndependenceSampler",
+    "mcmc.random_walk": "LockstepRandomWalk",
+    "mcmc.run": "resume_mcmc run_mcmc",
     "privacy.accounting": "DrawBudget TotalCost compose compose_fits epsilon_per_draw",
-    "privacy.accounts": "Account BudgetExceededError Charge",
-    "privacy.audit": "audit",
-    "privacy.audit_report": "AuditReport Finding PairResult",
     "privacy.guarantee": "Guarantee",
-    "privacy.leaks": "PrivacyLeakWarning",
-    "privacy.ledger": "Ledger",
-    "privacy.ledger_errors": "LedgerError",
-    "releases.releasing": "Release UnwrittenReleaseError release",
-    "releases.report": "private_report",
-    "sampling.chains": "Chains",
+    "private_files": "PrivacyLeakWarning",
+    "releases.private_report": "private_report",
+    "releases.release": "Release UnwrittenReleaseError release",
     "sampling.fresh": "FreshDraws fresh_chains",
-    "sampling.independence": "IndependenceSampler total_variation_bound",
-    "sampling.kernels": "LockstepRandomWalk",
-    "sampling.mcmc": "resume_mcmc run_mcmc",
+    "sampling.independence": "total_variation_bound",
     "sampling.posterior": "exact_posterior posterior_guarantee",
     "sampling.private": "private_draws",
-    "statistics": "BoundedClassifiers",
     "tables.columns": "Column",
     "tables.schema": "Schema",
     "training.density_ratio": "DensityRatio LogRatio",
@@ -147,4 +149,4 @@ def __dir__() -> list[str]:
 
 
 # Where a Pyro user looks for a distribution. Nothing else outside this package is changed.
-setattr(pyro.distributions, "MollifiedExpFamily", MollifiedExpFamily)  # noqa: B010  # mypy knows no such attribute
+_pyro.add_to_distributions()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_choice, check_count, check_epsilon, message
-from pyro_mbde.base import quasi_draws
+from pyro_mbde._checks import check_choice, check_count, check_epsilon, message
+from pyro_mbde.calibration.projection import project, project_a_priori, rank_last
+from pyro_mbde.density.base import quasi_draws
+from pyro_mbde.density.bounds import Bounds, check_skew, clip_score, skewed_bounds
+from pyro_mbde.density.normalizer import NUM_REPLICATES, replicated_log_normalizer
 from pyro_mbde.metrics import Box, quadrature_grid
-from pyro_mbde.mollifier import Bounds, check_skew, skewed_bounds
-from pyro_mbde.normalizer import NUM_REPLICATES, replicated_log_normalizer
-from pyro_mbde.projection import clip_score, project, project_a_priori, rank_last
 
 #: Grid points per dimension: a clip's kinks want a finer grid than a density.
 _POINTS_PER_DIM = {1: 40_000, 2: 1_000}
@@ -52,11 +52,12 @@ def best_reachable(
 
     ``calibrated``
         of all densities with :math:`\log q/q_0 \in [-\text{skew}\,\epsilon, (1 - \text{skew})\,\epsilon]`, which is an
-        epsilon-mollifier: the KL projection (:func:`~pyro_mbde.projection.project`). Skew 1/2 is the paper's
+        epsilon-mollifier: the KL projection (:func:`~pyro_mbde.calibration.projection.project`). Skew 1/2 is the
+        paper's
         :math:`\mathcal{M}_\epsilon`.
     ``a-priori``
         of all tilts in an interval of width :math:`\epsilon/2`, whose guarantee needs no certificate
-        (:func:`~pyro_mbde.projection.project_a_priori`); skew has no effect.
+        (:func:`~pyro_mbde.calibration.projection.project_a_priori`); skew has no effect.
 
     Args:
         target: P, with log-density and draws.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, check_number, message
+from pyro_mbde._checks import check_count, check_number, message
 
 Box = tuple[float, float]
 

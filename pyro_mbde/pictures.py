@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyro_mbde._runtime import import_matplotlib, message
-from pyro_mbde.privacy.leaks import warn_beside_card
-from pyro_mbde.serialization import write_atomically
+from pyro_mbde._checks import message
+from pyro_mbde.private_files import warn_beside_card, write_atomically
 
 if TYPE_CHECKING:  # imported where used: it takes a while
     from matplotlib.figure import Figure
@@ -61,3 +63,31 @@ def write_picture(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 15
     target = check_picture_path(path)
     warn_beside_card(target, "A picture", stacklevel=stacklevel + 1)
     write_atomically(lambda file: figure.savefig(file, format=target.suffix[1:], dpi=dpi), target)
+
+
+def import_arviz() -> Any:
+    """Imports ArviZ when it is first needed: it takes longer than all the rest, and 0.23 announces 1.0 by a warning."""
+    import_matplotlib()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        import arviz
+    return arviz
+
+
+def import_matplotlib() -> None:
+    """Imports Matplotlib, which cannot be imported where MPLBACKEND names a backend that is not installed.
+
+    A notebook sets it for all of its child processes, whatever environment they run in. The backend is kept where it is
+    known, and otherwise left to Matplotlib: figures here need none.
+    """
+    if "matplotlib" in sys.modules:
+        return
+    named = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if named is not None:
+            os.environ["MPLBACKEND"] = named
+    if named:
+        with suppress(ValueError):
+            matplotlib.rcParams["backend"] = named

@@ -7,7 +7,6 @@ import inspect
 import io
 import os
 import struct
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ import torch.distributions
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
-from pyro_mbde._runtime import message
+from pyro_mbde._checks import message
+from pyro_mbde.private_files import write_atomically
 
 #: Where the classes of an encoded distribution are looked up; nothing else can be named in a file.
 _NAMESPACES: dict[str, Any] = {"pyro": pyro.distributions, "torch": torch.distributions}
@@ -255,25 +255,3 @@ def damaged_file(path: str | os.PathLike[str], kind: str) -> ValueError:
     """Returns the one error for a file that does not hold what it should."""
     remedy = f"Write it with {kind}.save."
     return ValueError(message("path", f"name an undamaged file of a {kind}", os.fspath(path), remedy))
-
-
-def write_atomically(write: Callable[[Any], None], path: str | os.PathLike[str]) -> None:
-    """Writes a file whole or not at all: to a temporary neighbour first, then renamed onto ``path``.
-
-    Only its owner may read it: what is fitted to a table is as sensitive as the table.
-
-    Args:
-        write: called with the open binary file.
-        path: where the file goes; what stood there is replaced only when all is written.
-    """
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise

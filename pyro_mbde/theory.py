@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pyro_mbde._runtime import check_count, check_epsilon, check_number, message
-from pyro_mbde.mollifier import LOG_2, check_skew, paper_natural_params
+from pyro_mbde._checks import check_count, check_epsilon, check_number, message
+from pyro_mbde.density.bounds import LOG_2, check_skew, paper_natural_params
 
 
 def boosting_regime(gamma_q: float) -> str:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from densities import Remembered
 
+from pyro_mbde.calibration.projection import project
+from pyro_mbde.density.bounds import Bounds, clip_score
 from pyro_mbde.experiments.problems import Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import quadrature_grid
-from pyro_mbde.mollifier import Bounds
-from pyro_mbde.projection import clip_score, project
 from pyro_mbde.theory import gain_limit
 
 

@@ -41,7 +41,7 @@ def test_backends(backend: str, kept: bool) -> None:
 
 def test_nothing_uses_pyplot() -> None:
     """Its figures belong to the backend's windows, and stay in memory until they are closed."""
-    folders = (ROOT / "pyro_mbde", ROOT / "pyro_mbde_cli", ROOT / "examples")
+    folders = (ROOT / "pyro_mbde", ROOT / "examples")
     files = [path for folder in folders for path in folder.rglob("*.py")]
     assert len(files) > 100
     assert [path for path in files if IMPORTS_PYPLOT.search(path.read_text())] == []

@@ -92,7 +92,7 @@ def test_nothing_writes_files_in_another_way() -> None:
     }
     writing = re.compile(r"\.savefig\(|\.write_(text|bytes)\(|\.to_(csv|parquet|json)\(\w*(path|output)|fdopen\(")
     opening = re.compile(r"open\([^)]*[\"'][wax]\+?b?[\"']")
-    folders = (ROOT / "pyro_mbde", ROOT / "pyro_mbde_cli", ROOT / "examples")
+    folders = (ROOT / "pyro_mbde", ROOT / "examples")
     sources = {str(path.relative_to(ROOT)): path.read_text() for folder in folders for path in folder.rglob("*.py")}
     found = {name for name, source in sources.items() if writing.search(source) or opening.search(source)}
     assert found == allowed

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from pyro_mbde import MBDE, DensityRatio, MollifiedExpFamily, WeakLearner
+from pyro_mbde.density.bounds import LOG_2, paper_natural_params
 from pyro_mbde.experiments.problems import Problem, mixture_1d, ring
 from pyro_mbde.metrics import kl_divergence, kl_gain, quadrature_grid
-from pyro_mbde.mollifier import LOG_2, paper_natural_params
 from pyro_mbde.theory import (
     boosted_gain_bound,
     boosting_regime,

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+from pyro_mbde.cli import main
 from pyro_mbde.privacy.advice import WEAK_EPSILON
-from pyro_mbde_cli import main
 
 ROOT = Path(__file__).parents[1]
 

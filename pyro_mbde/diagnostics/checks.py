@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import torch
 
-from pyro_mbde._runtime import check_seed, import_arviz, seeded, single_thread
+from pyro_mbde._checks import check_seed
+from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
 from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, MixingReport, ParameterSummary, count, named
-from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.mcmc.chains import Chains
+from pyro_mbde.pictures import import_arviz
 from pyro_mbde.tables.schema import Schema
 
 #: Vehtari et al. (2021), section 4: R-hat below 1.01, and an effective sample size of 100 a chain.

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import import_arviz, message
+from pyro_mbde._checks import message
 from pyro_mbde.diagnostics.parameters import Array, coordinates
 from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, count
-from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.mcmc.chains import Chains
+from pyro_mbde.pictures import import_arviz
 
 Reference = Distribution | Mapping[str, Tensor]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_mbde._runtime import message
-from pyro_mbde.sampling.chains import Chains
+from pyro_mbde._checks import message
+from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import import_arviz, seeded, single_thread
+from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.checks import MIN_BFMI, mixing_report
 from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_or_outside
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
 from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
-from pyro_mbde.pictures import check_picture_path, new_figure, write_picture
-from pyro_mbde.sampling.chains import Chains
+from pyro_mbde.mcmc.chains import Chains
+from pyro_mbde.pictures import check_picture_path, import_arviz, new_figure, write_picture
 from pyro_mbde.tables.schema import Schema
 
 if TYPE_CHECKING:  # imported where used: it takes a while

@@ -37,7 +37,7 @@ NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *GUIDE]))
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for pictures and tables.  [default: docs/images; with --quick, the folder of results]",
+    help="Folder for pictures and tables.  [default: the folder of results]",
 )
 @click.option("--redraw", is_flag=True, help="Draw from existing results, without measuring again.")
 @click.option("--workers", type=click.IntRange(1), help="Number of processes.  [default: one for each processor]")
@@ -52,7 +52,7 @@ def main(
     Measurements for the first two groups are kept in the folder of results; a run that was stopped continues where it
     was. The last group is measured every time; --redraw draws it from the tables in the output folder.
     """
-    output = output or (results if quick else Path("docs/images"))
+    output = output or results
     path = results / ("quick.jsonl" if quick else "results.jsonl")
     jobs = {name: SWEEPS[name](quick=quick) for name in names or NAMES if name in SWEEPS}
     try:

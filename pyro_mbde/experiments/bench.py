@@ -8,7 +8,7 @@ import time
 import click
 from tqdm import tqdm
 
-from pyro_mbde._runtime import single_thread
+from pyro_mbde._torch_state import single_thread
 from pyro_mbde.experiments.bench_certificate import attack, certificate
 from pyro_mbde.experiments.bench_chains import chains
 from pyro_mbde.experiments.bench_gain import A_PRIORI, gain, reach

@@ -12,13 +12,13 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import single_thread
-from pyro_mbde.certificate import ROUNDING_RESERVE, CopyLimits, certify, plan_certificate
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._torch_state import single_thread
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, CopyLimits, certify, plan_certificate
+from pyro_mbde.calibration.projection import project
+from pyro_mbde.density.bounds import Bounds, Certificate, clip_score, skewed_bounds
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import EPSILONS
 from pyro_mbde.metrics import quadrature_grid
-from pyro_mbde.mollifier import Bounds, Certificate, skewed_bounds
-from pyro_mbde.projection import clip_score, project
 from pyro_mbde.training.density_ratio import DensityRatio
 
 

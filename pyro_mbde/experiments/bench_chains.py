@@ -19,11 +19,12 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._runtime import import_arviz, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._torch_state import single_thread
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
-from pyro_mbde.sampling.mcmc import run_mcmc
-from pyro_mbde.sampling.target import density_target
+from pyro_mbde.mcmc.run import run_mcmc
+from pyro_mbde.mcmc.target import density_target
+from pyro_mbde.pictures import import_arviz
 from pyro_mbde.training.mbde import MBDE
 
 # Pyro leaves these unannotated.

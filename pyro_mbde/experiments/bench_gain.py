@@ -10,7 +10,7 @@ import click
 import torch
 from tqdm import tqdm
 
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, PROBLEMS, Problem
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import Estimate, kl_gain

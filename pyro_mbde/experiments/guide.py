@@ -12,15 +12,15 @@ import pyro.distributions as dist
 import torch
 from tqdm import tqdm
 
-from pyro_mbde._runtime import seeded
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.calibration.projection import project
+from pyro_mbde.density.bounds import clip_score, skewed_bounds
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, Problem, ring
 from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain, negative_log_likelihood
-from pyro_mbde.mollifier import skewed_bounds
 from pyro_mbde.pictures import new_figure
-from pyro_mbde.projection import clip_score, project
 from pyro_mbde.theory import gain_limit
 from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import seeded
+from pyro_mbde._torch_state import seeded
 from pyro_mbde.experiments.medical import load_rows, public_base, split_rows
 from pyro_mbde.experiments.problems import Problem, find_problem
 from pyro_mbde.experiments.results import Row

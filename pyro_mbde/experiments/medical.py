@@ -12,10 +12,10 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_count, check_number, check_seed, message, seeded
+from pyro_mbde._checks import check_count, check_number, check_seed, message
+from pyro_mbde._torch_state import seeded
 
-#: The table comes with a clone of the repository, not with the installed package.
-TABLE = Path(__file__).parents[2] / "examples" / "data" / "randhie.csv"
+TABLE = Path(__file__).with_name("data") / "randhie.csv"
 #: Of the unit that a whole number is spread over, what is left out at either end.
 _MARGIN = 2.0**-8
 

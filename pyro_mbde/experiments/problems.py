@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_choice, message
+from pyro_mbde._checks import check_choice, message
 
 
 class Problem(NamedTuple):

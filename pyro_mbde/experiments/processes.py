@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from pyro_mbde._runtime import check_count
+from pyro_mbde._checks import check_count
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import math
@@ -26,7 +27,8 @@ import pandas as pd
 from tqdm import tqdm
 
 import pyro_mbde
-from pyro_mbde._runtime import check_count, check_epsilon, check_flag, message, seeded, single_thread
+from pyro_mbde._checks import check_count, check_epsilon, check_flag, message
+from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_results
 
@@ -239,14 +241,23 @@ def current_versions() -> Mapping[str, str | None]:
 
     Returns:
         Versions by the names of packages, None for those that are not installed, and ``source``, the first 12
-        hexadecimal digits of the SHA-256 of this package's files.
+        hexadecimal digits of the SHA-256 of this package's code, without comments and docstrings.
     """
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     folder = Path(pyro_mbde.__file__).parent
     source = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        source.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+        source.update(f"{path.relative_to(folder).as_posix()}\0{_code(path.read_text())}\0".encode())
     return MappingProxyType(versions | {"pyro_mbde": pyro_mbde.__version__, "source": source.hexdigest()[:12]})
+
+
+def _code(text: str) -> str:
+    """What of a module is run: its syntax tree, without docstrings."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 def _version(package: str) -> str | None:

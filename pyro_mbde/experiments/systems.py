@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_choice
-from pyro_mbde.baselines.bernstein import BernsteinKDE
-from pyro_mbde.baselines.dpgan import DPGAN
-from pyro_mbde.baselines.flow import DPFlow
-from pyro_mbde.baselines.kde import KDE
-from pyro_mbde.baselines.mst import MST
-from pyro_mbde.baselines.unbounded import UnboundedMBDE
+from pyro_mbde._checks import check_choice
+from pyro_mbde.experiments.baselines.bernstein import BernsteinKDE
+from pyro_mbde.experiments.baselines.dpgan import DPGAN
+from pyro_mbde.experiments.baselines.flow import DPFlow
+from pyro_mbde.experiments.baselines.kde import KDE
+from pyro_mbde.experiments.baselines.mst import MST
+from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
 from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE
 

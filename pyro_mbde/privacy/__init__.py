@@ -1,1 +1,1 @@
-"""What is guaranteed, what it adds up to, and attacks on the claim. Only the attacks look at data."""
+"""What is guaranteed and what it adds up to: pure numbers, without torch."""

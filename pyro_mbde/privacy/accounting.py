@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
-from pyro_mbde._runtime import check_choice, check_count, check_epsilon, check_number, message
+from pyro_mbde._checks import check_choice, check_count, check_epsilon, check_number, message
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
 from pyro_mbde.privacy.zcdp import zcdp_epsilon, zcdp_rho

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pyro_mbde._runtime import check_number
+from pyro_mbde._checks import check_number
 
 #: From this total on a promise is called weak: e^4 = 55, so that even odds on which of two tables it is can become 99
 #: to 1. At 3 they can become 96 to 4, at 1 they stay at 74 to 26. Odds are rounded up: they are what can be promised.

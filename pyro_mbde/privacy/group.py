@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_mbde._runtime import check_count, check_epsilon, check_flag, check_number, message
+from pyro_mbde._checks import check_count, check_epsilon, check_flag, check_number, message
 
 #: Kept back of a budget that is divided, as a share of it, for the rounding of floats.
 _RESERVE = 1e-12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyro_mbde._runtime import check_number
+from pyro_mbde._checks import check_number
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde._runtime import check_count, check_number
+from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.privacy.guarantee import Guarantee
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pyro_mbde._runtime import check_epsilon, check_number
+from pyro_mbde._checks import check_epsilon, check_number
 
 #: What floats can still divide by; a smaller rho counts as this, on the safe side.
 _SMALLEST_RHO = 1e-290

@@ -12,11 +12,11 @@ import jinja2
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import shown
-from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import calibrated_guarantee
+from pyro_mbde._checks import shown
+from pyro_mbde.density.bounds import calibrated_guarantee
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
-from pyro_mbde.privacy.accounts import Account
 from pyro_mbde.privacy.advice import WEAK_EPSILON
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card_words import (

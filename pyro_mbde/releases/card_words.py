@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributions import Distribution, Independent, Uniform
 
-from pyro_mbde._runtime import shown
+from pyro_mbde._checks import shown
 from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn

@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import message
-from pyro_mbde.base import noted_schema
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._checks import message
+from pyro_mbde.density.base import noted_schema
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.schema import Schema
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_mbde._runtime import seeded, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily
+from pyro_mbde._torch_state import seeded, single_thread
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.releases.columns import ReleasedColumn, released_columns, schema_of, to_frame
 from pyro_mbde.tables.schema import Schema
 

@@ -1,1 +1,1 @@
-"""Drawing from a fitted density: exactly by rejection, or approximately by Pyro's Markov chains."""
+"""Draws that may be handed out: exact, of constant time, last states of fresh chains, of posteriors."""

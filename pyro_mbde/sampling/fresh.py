@@ -7,17 +7,14 @@ from typing import NamedTuple
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.mollifier import Bounds
+from pyro_mbde._checks import check_count
+from pyro_mbde._torch_state import single_thread
+from pyro_mbde.density.bounds import Bounds
+from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.sampling.independence import (
-    IndependenceState,
-    independence_step,
-    total_variation_bound,
-)
+from pyro_mbde.sampling.independence import IndependenceState, independence_step, total_variation_bound
 from pyro_mbde.sampling.private import random_source
-from pyro_mbde.scoring import score_rows
 
 
 class FreshDraws(NamedTuple):

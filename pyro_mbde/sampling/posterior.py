@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._runtime import check_count, check_seed, message, seeded, with_gradients
-from pyro_mbde.base import feature_dtype, prepare_base, reference_draws
-from pyro_mbde.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.normalizer import estimate_log_normalizer
+from pyro_mbde._checks import check_count, check_seed, message
+from pyro_mbde._torch_state import seeded, with_gradients
+from pyro_mbde.density.base import feature_dtype, prepare_base, reference_draws
+from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.density.normalizer import estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
@@ -126,7 +127,7 @@ def exact_posterior(
             in q's support. Networks are converted to its dtype and device.
         log_likelihood: :math:`\log L(y \mid z)`, mapping latents of shape ``(n, *event_shape)`` to ``(n,)``. Where it
             is given, the base posterior is checked to be the base times it, up to a constant.
-        num_draws: draws of ``base_posterior`` for :func:`~pyro_mbde.normalizer.estimate_log_normalizer`.
+        num_draws: draws of ``base_posterior`` for :func:`~pyro_mbde.density.normalizer.estimate_log_normalizer`.
         seed: for reproducible estimates; ``None`` takes torch's global generator.
         validate_args: as for :class:`MollifiedExpFamily`.
 

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, check_flag, check_seed, message, seeded, single_thread
-from pyro_mbde.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.sampling.fixed import check_work, fixed_draws, fixed_num_proposals
-from pyro_mbde.sampling.randomness import SystemSource, TorchSource, system_generator
-from pyro_mbde.sampling.rejection import RandomSource, proposal_batch
+from pyro_mbde._checks import check_count, check_flag, check_seed, message
+from pyro_mbde._torch_state import seeded, single_thread
+from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
+from pyro_mbde.density.rejection import RandomSource, proposal_batch
+from pyro_mbde.sampling.constant_time import check_work, fixed_draws, fixed_num_proposals
 
 #: Proposals that a call may be expected to take at worst, k e^R; about an hour.
 MOST_PROPOSALS = 10**9
@@ -88,8 +89,8 @@ def private_draws(
         Whether the call succeeds depends on public numbers alone: it is refused before anything is drawn where
         :math:`k e^R` proposals, the most that any table makes k draws take on average, are too many. Running time is
         not covered, except with ``constant_time``: then every draw takes the same public number of proposals
-        (:func:`~pyro_mbde.sampling.fixed.fixed_draws` says what that hides), and carries the same guarantee. Their law
-        is within :math:`2^{-53}` of the density in total variation.
+        (:func:`~pyro_mbde.sampling.constant_time.fixed_draws` says what that hides), and carries the same guarantee.
+        Their law is within :math:`2^{-53}` of the density in total variation.
 
     Args:
         q: the fitted density.

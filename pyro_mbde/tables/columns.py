@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_choice, check_count, check_number, message
+from pyro_mbde._checks import check_choice, check_count, check_number, message
 
 KINDS, SCALES = ("real", "integer"), ("linear", "log1p")
 OUTSIDE, MISSING = ("clip", "drop", "refuse"), ("drop", "refuse")

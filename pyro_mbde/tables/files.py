@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyro_mbde._runtime import message
-from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.parts import FILE_FORMAT, read_parts_file
+from pyro_mbde._checks import message
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tables.schema import Schema
 from pyro_mbde.tables.written import as_written, first_longer_line, other_format

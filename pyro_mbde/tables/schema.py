@@ -16,8 +16,9 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._runtime import check_seed, message, seeded
-from pyro_mbde.base import note_schema
+from pyro_mbde._checks import check_seed, message
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
 from pyro_mbde.tables.cells import OWNER, bring_in, check_form
 from pyro_mbde.tables.columns import Column

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_mbde._runtime import message
-from pyro_mbde.base import as_features, feature_dtype, reference_draws
+from pyro_mbde._checks import message
+from pyro_mbde.density.base import as_features, feature_dtype, reference_draws
 from pyro_mbde.training.fallback import warn_owner
 
 if TYPE_CHECKING:

@@ -10,14 +10,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import check_count, check_seed, message, seeded, single_thread, with_gradients
-from pyro_mbde.base import as_features, base_spread, feature_dtype, prepare_base
-from pyro_mbde.calibration import BaseScores, plan_calibration
-from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde._checks import check_count, check_seed, message
+from pyro_mbde._torch_state import seeded, single_thread, with_gradients
+from pyro_mbde.calibration.placement import BaseScores, plan_calibration
+from pyro_mbde.density.base import as_features, base_spread, feature_dtype, prepare_base
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.fallback import coming_back
-from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -163,11 +164,11 @@ class LogRatio:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
 
         The KL projection of the learned density on the set :math:`\{lo \le \log q/q_0 \le hi\}`
-        (:func:`~pyro_mbde.projection.project`): the tilt is :math:`\mathrm{clip}(u - s, lo, hi)`, with s such that its
-        log-normaliser is 0. That is certified on fresh draws of the base (:func:`~pyro_mbde.certificate.certify`), so
-        that the guarantee is :math:`R + 2\eta = \epsilon` in place of 2R. Should the certificate fail, the tilt is
-        shrunk until it needs none (:meth:`~pyro_mbde.calibration.BaseScores.calibrate`); no public number tells the
-        two apart.
+        (:func:`~pyro_mbde.calibration.projection.project`): the tilt is :math:`\mathrm{clip}(u - s, lo, hi)`, with s
+        such that its log-normaliser is 0. That is certified on fresh draws of the base
+        (:func:`~pyro_mbde.calibration.certificate.certify`), so that the guarantee is :math:`R + 2\eta = \epsilon` in
+        place of 2R. Should the certificate fail, the tilt is shrunk until it needs none
+        (:meth:`~pyro_mbde.calibration.placement.BaseScores.calibrate`); no public number tells the two apart.
 
         With ``delta=0`` the guarantee is the a-priori one, 2R = epsilon, which holds without exception, and the shift
         is the one that gains most; skew has no effect then. On a finite base the log-normaliser is summed, so

@@ -10,23 +10,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._runtime import (
-    check_choice,
-    check_count,
-    check_epsilon,
-    check_flag,
-    check_number,
-    check_seed,
-    message,
-    seeded,
-    single_thread,
-    with_gradients,
-)
-from pyro_mbde.base import as_features, base_spread, prepare_base, quasi_draws
-from pyro_mbde.calibration import BaseScores, plan_calibration
-from pyro_mbde.certificate import check_finite_epsilon
-from pyro_mbde.distribution import MollifiedExpFamily
-from pyro_mbde.mollifier import (
+from pyro_mbde._checks import check_choice, check_count, check_epsilon, check_flag, check_number, check_seed, message
+from pyro_mbde._torch_state import seeded, single_thread, with_gradients
+from pyro_mbde.calibration.certificate import check_finite_epsilon
+from pyro_mbde.calibration.placement import BaseScores, plan_calibration
+from pyro_mbde.calibration.projection import project
+from pyro_mbde.density.base import as_features, base_spread, prepare_base, quasi_draws
+from pyro_mbde.density.bounds import (
     LOG_2,
     Bounds,
     Certificate,
@@ -36,15 +26,15 @@ from pyro_mbde.mollifier import (
     spending_natural_params,
     tilt_bounds,
 )
-from pyro_mbde.normalizer import LogNormalizer
-from pyro_mbde.projection import project
-from pyro_mbde.sampling.mcmc import run_mcmc
-from pyro_mbde.statistics import BoundedClassifiers
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.normalizer import LogNormalizer
+from pyro_mbde.density.statistics import BoundedClassifiers
+from pyro_mbde.density.tilt import Tilt
+from pyro_mbde.mcmc.run import run_mcmc
 from pyro_mbde.theory import boosting_regime, kl_drop_bound
-from pyro_mbde.tilt import Tilt
+from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.fallback import coming_back
-from pyro_mbde.training.leaks import warn_of_leaks
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -113,14 +103,14 @@ class MBDE:
             all theta_t are 1 and the guarantee is better than asked.
         num_rounds: number of boosting rounds T, at least 1.
         weak_learner: network and optimiser, see :class:`~pyro_mbde.training.weak_learner.WeakLearner`.
-        schedule: ``spend`` (:func:`~pyro_mbde.mollifier.spending_natural_params`) or ``paper``
-            (:func:`~pyro_mbde.mollifier.paper_natural_params`).
+        schedule: ``spend`` (:func:`~pyro_mbde.density.bounds.spending_natural_params`) or ``paper``
+            (:func:`~pyro_mbde.density.bounds.paper_natural_params`).
         sharpen: whether the logit z is divided by theta_t before it is bounded. The round then tilts by
             clip(z, +-theta_t log 2), the log-ratio itself wherever the bound allows, where the paper's theta_t clip(z,
             +-log 2) takes only a fraction of it. Privacy is the same: :math:`|c_t| \le \log 2` either way.
         sampler: how Q_{t-1} is drawn from: ``rejection`` (exact), ``random_walk`` or ``hmc`` (Pyro chains).
         calibrated: whether the log-normaliser of the result is brought to 0 and certified there, so that the same
-            epsilon buys almost twice the width (:func:`~pyro_mbde.mollifier.calibrated_guarantee`). The rounds are
+            epsilon buys almost twice the width (:func:`~pyro_mbde.density.bounds.calibrated_guarantee`). The rounds are
             Algorithm 1's, with larger theta; no Q_t that is drawn from is tilted by more than 4 nats.
         delta: of a calibrated fit, the probability that its certificate is wrong; in (0, 1), unused otherwise.
         skew: of a calibrated fit, where the interval of the tilt lies; in (0, 1), 1/2 is the paper's set.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyro_mbde._runtime import check_choice, check_count, check_number, message
-from pyro_mbde.base import Spread
-from pyro_mbde.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
+from pyro_mbde._checks import check_choice, check_count, check_number, message
+from pyro_mbde.density.base import Spread
+from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
 
@@ -40,7 +40,7 @@ class WeakLearner:
     Args:
         hidden_sizes: widths of the hidden layers.
         activation: ``tanh``, ``relu``, ``silu``, ``gelu`` or ``softplus``.
-        link: ``clamp`` or ``tanh``, see :func:`~pyro_mbde.statistics.bound_logits`.
+        link: ``clamp`` or ``tanh``, see :func:`~pyro_mbde.density.statistics.bound_logits`.
         num_frequencies: Fourier frequencies beside the inputs; 0 for none.
         frequency_scale: their smallest and largest standard deviation, in radians per unit of the base's spread.
         axis_share: share of them that runs along one coordinate each, in [0, 1].

@@ -15,9 +15,9 @@ from densities import make_density
 from schemas import TOML
 
 from pyro_mbde import Schema
-from pyro_mbde.privacy import ledger as ledger_module
+from pyro_mbde.cli import main
+from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.tables.files import TableModel
-from pyro_mbde_cli import main
 
 
 @pytest.fixture(autouse=True)

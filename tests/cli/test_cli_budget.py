@@ -10,9 +10,9 @@ from cli_words import FIT, RELEASE, Run
 from ledger_stores import ONE, Store, filled, share_a_density
 
 from pyro_mbde import Guarantee, Ledger, LedgerError
-from pyro_mbde.privacy.accounts import DEFAULT_DELTA
-from pyro_mbde_cli import shared
-from pyro_mbde_cli.budget import DELTA
+from pyro_mbde.cli import shared
+from pyro_mbde.cli.budget import DELTA
+from pyro_mbde.ledger.accounts import DEFAULT_DELTA
 
 
 class TestBudget:

@@ -17,9 +17,9 @@ from densities import make_density, normal
 
 import pyro_mbde
 from pyro_mbde import Chains, Schema
-from pyro_mbde.sampling.plan import KERNELS
+from pyro_mbde.cli import diagnose
+from pyro_mbde.mcmc.plan import KERNELS
 from pyro_mbde.tables.files import TableModel
-from pyro_mbde_cli import diagnose
 
 UNAFFECTED = "Rows from `pyro-mbde release` do not depend on this"
 

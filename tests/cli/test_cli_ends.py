@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 from cli_words import FIT, ROOT, Run, entry_point
 
-from pyro_mbde_cli import main
-from pyro_mbde_cli.shared import plain
+from pyro_mbde.cli import main
+from pyro_mbde.cli.shared import plain
 
 
 class TestEnds:
@@ -48,7 +48,7 @@ class TestEnds:
         assert not Path("m.pt").exists()
 
     def test_a_broken_pipe(self) -> None:
-        command = f"{sys.executable} -m pyro_mbde_cli --help | true; exit ${{PIPESTATUS[0]}}"
+        command = f"{sys.executable} -m pyro_mbde.cli --help | true; exit ${{PIPESTATUS[0]}}"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         completed = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)
         assert completed.returncode in (0, 1)
@@ -75,7 +75,7 @@ def announce(*words):
     print("fitting", file=sys.stderr, flush=True)
     return fit(*words)
 pyro_mbde.DensityRatio.fit = announce
-from pyro_mbde_cli import main
+from pyro_mbde.cli import main
 main(prog_name="pyro-mbde")
 """
 

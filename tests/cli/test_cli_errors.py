@@ -9,10 +9,10 @@ import pytest
 import torch
 from cli_words import FIT, Run, commands
 
-from pyro_mbde._runtime import check_count, check_number, message
-from pyro_mbde_cli import main
-from pyro_mbde_cli.errors import error_text, is_unexpected
-from pyro_mbde_cli.numbers import NUMBER, Whole
+from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde.cli import main
+from pyro_mbde.cli.errors import error_text, is_unexpected
+from pyro_mbde.cli.numbers import NUMBER, Whole
 
 CONTEXT = click.Context(main.commands["release"], info_name="release")
 CONTEXT.params = {"account": "it's 2026. ok", "num_draws": 3, "purpose": ""}

@@ -20,9 +20,9 @@ from cli_words import FIT, ROOT, Run
 from schemas import TOML
 
 from pyro_mbde import Ledger, MollifiedExpFamily, Schema
+from pyro_mbde.cli.fit import Recipe
 from pyro_mbde.privacy.advice import advise
 from pyro_mbde.tables.files import TableModel
-from pyro_mbde_cli.fit import Recipe
 
 
 class TestFit:
@@ -125,7 +125,7 @@ class TestFit:
     def test_no_schema_is_said_before_the_library_is_imported(self) -> None:
         script = (
             "import sys\n"
-            "from pyro_mbde_cli import main\n"
+            "from pyro_mbde.cli import main\n"
             "try: main(['fit', 'table.csv', '--epsilon', '1', '-o', 'm.pt'])\n"
             "except SystemExit as end: assert end.code == 2\n"
             "assert not {'torch', 'pandas', 'pyro_mbde'} & set(sys.modules)\n"

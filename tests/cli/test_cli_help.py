@@ -37,7 +37,7 @@ class TestHelp:
     def test_help_does_not_import_the_library(self, words: list[str]) -> None:
         script = (
             "import sys\n"
-            "from pyro_mbde_cli import main\n"
+            "from pyro_mbde.cli import main\n"
             f"try: main({words!r}, prog_name='pyro-mbde')\n"
             "except SystemExit as end: assert end.code == 0\n"
             "heavy = {'torch', 'pyro', 'numpy', 'pandas', 'matplotlib', 'pyro_mbde'} & set(sys.modules)\n"
@@ -67,5 +67,5 @@ class TestHelp:
 def spawn(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Runs the command without words in a process of its own."""
     known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    command = [sys.executable, "-m", "pyro_mbde_cli"]
+    command = [sys.executable, "-m", "pyro_mbde.cli"]
     return subprocess.run(command, env=known, capture_output=True, text=True, timeout=300)

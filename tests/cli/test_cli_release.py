@@ -15,7 +15,7 @@ from densities import make_density, normal
 from ledger_stores import Store
 
 from pyro_mbde import Schema
-from pyro_mbde.releases import releasing
+from pyro_mbde.releases import release as releasing
 from pyro_mbde.tables.files import TableModel
 
 

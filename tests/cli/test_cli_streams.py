@@ -15,7 +15,7 @@ import pytest
 from cli_words import RELEASE, ROOT, Run
 
 from pyro_mbde import Ledger
-from pyro_mbde_cli import main
+from pyro_mbde.cli import main
 
 #: Printable, and in no code page of Windows.
 NAME = "größe→数"
@@ -189,7 +189,7 @@ class TestWhatWasAsked:
 def test_as_it_is_used(redirected: str, told: str) -> None:
     """Python writes what is left in its buffers at its end, and exits with 120 where it cannot."""
     words = f"budget open {NAME} --epsilon 3 --ledger budget.db"
-    command = f"{sys.executable} -m pyro_mbde_cli {words} {redirected}; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m pyro_mbde.cli {words} {redirected}; exit ${{PIPESTATUS[0]}}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "cp1252"}
     completed = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=300)
     assert completed.returncode == 0, completed.stderr

@@ -14,9 +14,7 @@ from ledger_stores import (
 )
 from sqlalchemy import make_url
 
-from pyro_mbde import (
-    Ledger,
-)
+from pyro_mbde import Ledger
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -20,16 +20,8 @@ from ledger_stores import (
     shows_part,
 )
 
-from pyro_mbde import (
-    BudgetExceededError,
-    Guarantee,
-    Ledger,
-    TotalCost,
-    compose,
-    compose_fits,
-    epsilon_per_draw,
-)
-from pyro_mbde.privacy.accounts import Tally, is_affordable, make_account, spent_by
+from pyro_mbde import BudgetExceededError, Guarantee, Ledger, TotalCost, compose, compose_fits, epsilon_per_draw
+from pyro_mbde.ledger.accounts import Tally, is_affordable, make_account, spent_by
 
 
 def test_sums_are_those_of_decimals(ledger: Ledger) -> None:

@@ -22,18 +22,9 @@ from ledger_stores import (
 )
 from sqlalchemy import event
 
-from pyro_mbde import (
-    Account,
-    BudgetExceededError,
-    Charge,
-    Guarantee,
-    Ledger,
-    LedgerError,
-    TotalCost,
-    compose_fits,
-)
-from pyro_mbde.privacy import ledger as ledger_module
-from pyro_mbde.privacy.accounts import Tally
+from pyro_mbde import Account, BudgetExceededError, Charge, Guarantee, Ledger, LedgerError, TotalCost, compose_fits
+from pyro_mbde.ledger import ledger as ledger_module
+from pyro_mbde.ledger.accounts import Tally
 
 
 def test_no_error_and_nothing_printed_shows_a_fingerprint(store: Store) -> None:

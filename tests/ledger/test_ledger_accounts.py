@@ -8,7 +8,7 @@ import pytest
 from ledger_stores import ONE, TWO, UNIT, Store, filled, share_a_density, shows_part
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
-from pyro_mbde.privacy.ledger_chain import entry_hash
+from pyro_mbde.ledger.chain import entry_hash
 
 HYPHEN = "clinic\u20102026"
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"

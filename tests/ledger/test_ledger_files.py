@@ -28,11 +28,8 @@ from ledger_stores import (
 )
 from sqlalchemy import create_engine, make_url, text
 
-from pyro_mbde import (
-    Ledger,
-    LedgerError,
-)
-from pyro_mbde.privacy import ledger_schema as schema
+from pyro_mbde import Ledger, LedgerError
+from pyro_mbde.ledger import schema
 
 
 def test_a_flipped_byte_of_the_file_changes_nothing_unseen(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ledger_stores import ONE, UNIT, Store, die_in_a_commit, processes, start
 
 from pyro_mbde import Ledger, LedgerError
-from pyro_mbde.privacy import ledger_file
+from pyro_mbde.ledger import file as ledger_file
 
 
 def journal_mode(path: Path) -> str:

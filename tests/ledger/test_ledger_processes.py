@@ -21,12 +21,8 @@ from ledger_stores import (
     start,
 )
 
-from pyro_mbde import (
-    BudgetExceededError,
-    Ledger,
-    TotalCost,
-)
-from pyro_mbde.privacy import ledger as ledger_module
+from pyro_mbde import BudgetExceededError, Ledger, TotalCost
+from pyro_mbde.ledger import ledger as ledger_module
 
 
 def test_many_at_once_in_short(store: Store, tmp_path: Path) -> None:

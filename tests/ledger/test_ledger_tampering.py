@@ -19,12 +19,8 @@ from ledger_stores import (
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from pyro_mbde import (
-    BudgetExceededError,
-    Ledger,
-    LedgerError,
-)
-from pyro_mbde.privacy.ledger_schema import triggers
+from pyro_mbde import BudgetExceededError, Ledger, LedgerError
+from pyro_mbde.ledger.schema import triggers
 
 Execute = Callable[..., list[Any]]
 

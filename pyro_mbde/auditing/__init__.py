@@ -1,0 +1,1 @@
+"""Attacks on a training function, to see whether its guarantee holds."""

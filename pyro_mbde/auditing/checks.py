@@ -1,0 +1,257 @@
+"""What must be the same for every table, and what a density says of itself held against what it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde.auditing.report import FAULT, NOTE, Finding
+from pyro_mbde.auditing.search import in_chunks, inside, is_tilted, log_ratio_to_base
+from pyro_mbde.density.base import quasi_draws, reference_draws
+from pyro_mbde.density.bounds import a_priori_guarantee, calibrated_guarantee
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.scoring import score_rows
+from pyro_mbde.privacy.guarantee import Guarantee
+
+#: Facts of a density that the table has no part in.
+PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
+#: Independent replicates of even draws of the base, and draws in each.
+_NUM_REPLICATES, _REPLICATE_SIZE = 33, 2**11
+
+
+class Suspicion(NamedTuple):
+    """A finding that holds if a p-value is small enough: below the level that many tests leave to each.
+
+    Attributes:
+        p_value: probability of as much, were nothing wrong.
+        finding: what is wrong otherwise.
+    """
+
+    p_value: float
+    finding: Finding
+
+
+def base_of(density: Any) -> Any:
+    """The base that a density tilts, or None."""
+    return getattr(density, "base", None)
+
+
+def same_base(first: Any, second: Any) -> bool:
+    """Whether two densities lie over equal bases: with equal draws from one seed, and equal densities there."""
+    base, other = (base_of(density) for density in (first, second))
+    if base is None or other is None or base is other:
+        return base is other
+    if base.event_shape != other.event_shape:
+        return False
+    draws = reference_draws(base)
+    return torch.equal(draws, reference_draws(other)) and torch.equal(base.log_prob(draws), other.log_prob(draws))
+
+
+def check_public_facts(name: str, density: Any, first: Any) -> list[Finding]:
+    """Returns in what a density differs from the first one, though no table may decide it."""
+    findings = []
+    if not same_base(density, first):
+        text = f"the base of the density of {name} is not that of the first: a base must not depend on the table"
+        findings.append(Finding("base", FAULT, text, 1.0))
+    for fact in PUBLIC_FACTS:
+        values = [getattr(fitted, fact, None) for fitted in (first, density)]
+        if values[0] != values[1]:
+            text = f"{fact} of the density of {name} is {values[1]}, of the first {values[0]}: the table decides it"
+            findings.append(Finding("public", FAULT, text, 1.0))
+    params, other = (getattr(fitted, "natural_params", None) for fitted in (first, density))
+    if isinstance(params, Tensor) and isinstance(other, Tensor) and not torch.equal(params, other):
+        text = f"natural_params of the density of {name} are not those of the first: right only behind public bounds"
+        findings.append(Finding("public", NOTE, text, 0.0))
+    return findings
+
+
+def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
+    """Returns whether what a density claims is more than asked for, or not what its bounds and certificate imply."""
+    guarantee = getattr(density, "guarantee", None)
+    if not isinstance(guarantee, Guarantee):
+        return []
+    findings = []
+    if guarantee.epsilon > epsilon:
+        text = f"the density of {name} itself claims no less than {guarantee.epsilon:.6g}, above {epsilon:.6g}"
+        findings.append(Finding("claim", FAULT, text, guarantee.epsilon))
+    if not isinstance(density, MollifiedExpFamily):
+        return findings
+    bounds, certificate = density.bounds, density.certificate
+    mismatch = density.certificate_mismatch()
+    if mismatch and guarantee.epsilon < a_priori_guarantee(bounds).epsilon:
+        text = f"the certificate of {name} was proved for another function than the draws follow: {mismatch}"
+        findings.append(Finding("certificate", FAULT, text, guarantee.epsilon))
+    implied = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
+    # With a certificate both forms hold: the a-priori one needs no delta.
+    holding = [implied, a_priori_guarantee(bounds)]
+    if not any(guarantee.epsilon >= held.epsilon and guarantee.delta >= held.delta for held in holding):
+        text = (
+            f"the density of {name} claims ({guarantee.epsilon:.6g}, {guarantee.delta:.3g}); its bounds and "
+            f"certificate imply ({implied.epsilon:.6g}, {implied.delta:.3g})"
+        )
+        findings.append(Finding("claim", FAULT, text, implied.epsilon))
+    return findings
+
+
+def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
+    """Returns where a density is NaN or its tilt leaves its bounds, or not what its log-density says.
+
+    The bound is exact in floats, as the tilt is computed: it is held to it without slack.
+    """
+    findings = []
+    if hasattr(density, "log_prob"):
+        log_density = in_chunks(density.log_prob, values)
+        broken = log_density.isnan() | (log_density == math.inf)
+        if bool(broken.any()):
+            text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
+            findings.append(Finding("not-finite", FAULT, text, float(broken.sum())))
+        if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
+            findings.append(Finding("normalizer", FAULT, f"log_prob of {name} gives another answer each time", 1.0))
+    if not is_tilted(density):
+        return findings
+    tilt = score_rows(density.tilt, values)
+    for excess, end in ((tilt - density.bounds.high, "above"), (density.bounds.low - tilt, "below")):
+        worst = torch.nan_to_num(excess, nan=math.inf).max(0)
+        if float(worst.values) > 0:
+            text = (
+                f"the tilt of {name} is {float(worst.values):.3g} nats {end} its bound at "
+                f"x = {describe(values[worst.indices])}"
+            )
+            findings.append(Finding("tilt", FAULT, text, float(worst.values)))
+    log_base = in_chunks(density.base.log_prob, values).double()
+    expected = log_base + in_chunks(lambda part: log_ratio_to_base(density, part), values)
+    rounding = 8 * torch.finfo(log_density.dtype).eps * (1 + log_base.abs())
+    apart = torch.where(torch.isfinite(expected), (log_density.double() - expected).abs() - rounding, 0.0)
+    if float(apart.max()) > 1e-6:
+        text = f"log_prob of {name} is {float(apart.max()):.3g} nats off base, tilt and normaliser"
+        findings.append(Finding("normalizer", FAULT, text, float(apart.max())))
+    return findings
+
+
+def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[Suspicion]:
+    r"""Returns whether a density integrates to 1, and a calibrated one lies where its certificate says.
+
+    Both from :math:`E_{Q_0}\, q/q_0`, on even draws of the base in 33 independent replicates, whose scatter gives
+    Student's t; a finite base is summed.
+
+    Args:
+        name: of its table.
+        density: the fitted density.
+        base: that it lies over.
+        seen: points to take the largest and the smallest tilt on.
+    """
+    log_ratio = log_ratio_over(density, base)
+    points = enumerate_points(base)
+    if points is not None:
+        log_weights = base.log_prob(points).double()
+        total = torch.logsumexp(log_weights + in_chunks(log_ratio, points), 0) - torch.logsumexp(log_weights, 0)
+        log_mass, error, known = float(total), 1e-6, True
+    else:
+        replicates = torch.stack(
+            [
+                torch.logsumexp(in_chunks(log_ratio, quasi_draws(base, _REPLICATE_SIZE)), 0) - math.log(_REPLICATE_SIZE)
+                for _ in range(_NUM_REPLICATES)
+            ]
+        )
+        if not bool(torch.isfinite(replicates).all()):
+            return []  # said of its values
+        masses = (replicates - replicates.max()).exp()
+        log_mass = float(replicates.max() + masses.mean().log())
+        error = float(masses.std() / masses.mean()) / math.sqrt(_NUM_REPLICATES)
+        known = False
+    stated = density.log_normalizer.standard_error if isinstance(density, MollifiedExpFamily) else 0.0
+    narrow = 4 * torch.finfo(torch.float32).eps
+    off = max(abs(log_mass) - narrow, 0.0)
+    text = f"the density of {name} integrates to exp({log_mass:.4g}), not to 1 (standard error {error:.2g})"
+    p_value = _tail(off, math.hypot(error, stated), known and not stated, 14)
+    tests = [Suspicion(p_value, Finding("normalizer", FAULT, text, log_mass))]
+    if isinstance(density, MollifiedExpFamily) and density.certificate is not None:
+        tests.append(_check_certificate(name, density, log_mass, error, known, seen))
+    return tests
+
+
+def _check_certificate(
+    name: str, density: MollifiedExpFamily, log_mass: float, error: float, known: bool, seen: Tensor
+) -> Suspicion:
+    certificate, bounds = density.certificate, density.bounds
+    assert certificate is not None
+    phi = density.log_normalizer.value + log_mass
+    tilt = score_rows(density.tilt, seen)
+    # Either phi is within the tolerance, or the tilt is shrunk so far that the density is in the set all the same.
+    outside = max(
+        float(tilt.max()) - phi - bounds.high - certificate.tolerance,
+        bounds.low - certificate.tolerance - float(tilt.min()) + phi,
+    )
+    beyond = abs(phi) - certificate.tolerance if density.shrinkage == 1 else outside
+    excess = max(outside, beyond, 0.0)
+    text = (
+        f"the density of {name} has phi = {phi:.4g} (standard error {error:.2g}), certified to be within "
+        f"{certificate.tolerance:.4g}, or else log q/q0 in its bounds"
+    )
+    return Suspicion(_tail(excess, error, known, _NUM_REPLICATES - 1), Finding("certificate", FAULT, text, phi))
+
+
+def log_ratio_over(density: Any, base: Distribution) -> Callable[[Tensor], Tensor]:
+    """Returns log q/q0 as a function, float64; -inf outside the density's support."""
+
+    def log_ratio(values: Tensor) -> Tensor:
+        if is_tilted(density):
+            return log_ratio_to_base(density, values)
+        usable = inside(getattr(density, "support", None), values)
+        interior = values[usable]
+        ratio = torch.full((len(values),), -math.inf, dtype=torch.float64)
+        ratio[usable] = density.log_prob(interior).double() - base.log_prob(interior).double()
+        return ratio
+
+    return log_ratio
+
+
+def _tail(excess: float, error: float, known: bool, freedom: int) -> float:
+    """Two-sided tail of Student's t; of an error that is rounding alone, certainty."""
+    if excess <= 0:
+        return 1.0
+    if known:
+        return 0.0 if excess > error else 1.0
+    if error == 0:
+        return 0.0
+    return student_t_tail(excess / error, freedom)
+
+
+def student_t_tail(value: float, freedom: int) -> float:
+    r"""Returns :math:`\Pr[|T| > t]` for Student's t with an even number of degrees of freedom.
+
+    With :math:`\nu` even and :math:`s = t/\sqrt{\nu + t^2}`, :math:`c^2 = 1 - s^2`,
+
+    .. math::
+        \Pr[|T| \le t] = s \Bigl(1 + \tfrac12 c^2 + \tfrac{1 \cdot 3}{2 \cdot 4} c^4 + \dots +
+        \tfrac{1 \cdot 3 \cdots (\nu - 3)}{2 \cdot 4 \cdots (\nu - 2)} c^{\nu - 2}\Bigr) .
+
+    Args:
+        value: t, at least 0.
+        freedom: nu, even; an odd one is rounded down.
+
+    References:
+        Abramowitz, Stegun. Handbook of Mathematical Functions. 1964. 26.7.4.
+
+    Example:
+        >>> round(student_t_tail(4.303, 2), 4)
+        0.05
+    """
+    freedom -= freedom % 2
+    squared = freedom / (freedom + value * value)
+    term = total = 1.0
+    for index in range(1, freedom // 2):
+        term *= squared * (2 * index - 1) / (2 * index)
+        total += term
+    return max(1 - math.sqrt(1 - squared) * total, 0.0)
+
+
+def describe(value: Tensor) -> str:
+    """Returns a point as text."""
+    return "(" + ", ".join(f"{entry:.4g}" for entry in value.flatten().tolist()) + ")"

@@ -1,0 +1,179 @@
+"""Whether draws follow their density, are independent of one another, and are made afresh each time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde.auditing.checks import Suspicion, log_ratio_over
+from pyro_mbde.auditing.report import FAULT, NOTE, Finding
+from pyro_mbde.auditing.search import in_chunks, inside
+from pyro_mbde.density.finite import enumerate_points
+
+#: Base draws that are thinned to the density, for each draw and at most, and the fewest left that are worth a test.
+_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _FEWEST = 8, 2**17, 300
+#: Columns that are tested.
+_NUM_COLUMNS = 8
+#: Share of draws that may repeat earlier ones, beyond what floats of the base repeat.
+_REPEATED = 0.005
+
+
+class Checked(NamedTuple):
+    """What tests suspect, and what is certain."""
+
+    suspicions: list[Suspicion]
+    findings: list[Finding]
+
+
+def check_draws(name: str, density: Any, base: Distribution | None, draws: Tensor) -> Checked:
+    """Returns tests of one release of draws, and what is certain.
+
+    Args:
+        name: of the table.
+        density: the fitted density.
+        base: that it lies over, if it is known.
+        draws: in the order in which they are released.
+    """
+    tests: list[Suspicion] = []
+    findings: list[Finding] = []
+    held = inside(getattr(density, "support", None), draws)
+    if not bool(held.all()):
+        text = f"{int((~held).sum())} draws of {name} are not finite, or outside the support"
+        findings.append(Finding("draws", FAULT, text, float((~held).sum())))
+        draws = draws[held]
+    if len(draws) < _FEWEST:
+        text = f"too few draws of {name} to test them"
+        return Checked(tests, [*findings, Finding("unchecked", NOTE, text, float(len(draws)))])
+    columns = draws.reshape(len(draws), -1)[:, :_NUM_COLUMNS].double()
+    for index, column in enumerate(columns.unbind(1)):
+        tests.extend(_serial_tests(f"column {index} of draws of {name}", column))
+    findings.extend(_check_repeats(name, base, draws))
+    if base is not None and hasattr(density, "log_prob"):
+        more, notes = _goodness_of_fit(name, density, base, draws)
+        tests.extend(more)
+        findings.extend(notes)
+    return Checked(tests, findings)
+
+
+def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Finding]:
+    """Returns whether two releases of one density share their rows: a generator that is seeded again."""
+    size = min(len(first), len(second))
+    if size and torch.equal(first[:size], second[:size]) and len(torch.unique(first, dim=0)) > 1:
+        text = f"two releases of {name} are the same: their randomness is no secret"
+        return [Finding("repeated", FAULT, text, float(size))]
+    return []
+
+
+def _serial_tests(what: str, column: Tensor) -> list[Suspicion]:
+    r"""Rank correlation of rows and the rows that follow, at lags that are powers of 2 and of 10.
+
+    Of rows in an order that means nothing, ranks are a random permutation, ties broken at random; the correlation at
+    any lag is then near normal with mean -1/n and variance 1/n.
+    """
+    size = len(column)
+    shuffled = torch.randperm(size)
+    ranks = torch.empty(size, dtype=torch.float64)
+    ranks[shuffled[column[shuffled].argsort()]] = torch.arange(size, dtype=torch.float64)
+    centred = ranks - ranks.mean()
+    lags = sorted({lag for base in (2, 10) for power in range(12) if (lag := base**power) <= size // 4})
+    tests = []
+    for lag in lags:
+        correlation = float((centred * centred.roll(-lag)).mean() / centred.square().mean())
+        z_score = (correlation + 1 / size) * math.sqrt(size)
+        text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so they are no independent draws"
+        p_value = math.erfc(abs(z_score) / math.sqrt(2))
+        tests.append(Suspicion(p_value, Finding("dependent", FAULT, text, correlation)))
+    return tests
+
+
+def _check_repeats(name: str, base: Distribution | None, draws: Tensor) -> list[Finding]:
+    """Continuous draws that repeat one another far more often than base draws do: a chain that stays where it is."""
+    support: Any = getattr(base, "support", None)
+    if support is None or support.is_discrete or not draws.is_floating_point():
+        return []
+    assert base is not None
+    usual = _repeated_share(base.sample(torch.Size([len(draws)])))
+    share = _repeated_share(draws)
+    if share <= 10 * usual + _REPEATED:
+        return []
+    return [
+        Finding("dependent", FAULT, f"{100 * share:.2g} per cent of the draws of {name} repeat earlier ones", share)
+    ]
+
+
+def _repeated_share(draws: Tensor) -> float:
+    return 1 - len(torch.unique(draws, dim=0)) / len(draws)
+
+
+def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor) -> Checked:
+    """Draws against base draws thinned by log_prob: what an envelope that is too small cuts off is missing."""
+    log_ratio = log_ratio_over(density, base)
+    points = enumerate_points(base)
+    if points is not None:
+        return _fit_to_probabilities(name, points, log_ratio(points) + base.log_prob(points).double(), draws)
+    proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), _MAX_PROPOSALS)]))
+    log_weights = in_chunks(log_ratio, proposals)
+    log_of_draws = in_chunks(log_ratio, draws)
+    if not bool(torch.isfinite(log_of_draws).all()) or bool(log_weights.isnan().any()):
+        text = f"draws of {name} have no finite density"
+        return Checked([], [Finding("draws", FAULT, text, float((~torch.isfinite(log_of_draws)).sum()))])
+    largest = float(torch.maximum(log_weights.max(), log_of_draws.max()))
+    kept = torch.rand(len(proposals), dtype=torch.float64) < (log_weights - largest).exp()
+    thinned, log_of_thinned = proposals[kept], log_weights[kept]
+    if len(thinned) < _FEWEST:
+        text = f"base draws meet the density of {name} too rarely to test that draws follow it"
+        return Checked([], [Finding("unchecked", NOTE, text, float(len(thinned)))])
+    tests = []
+    columns = [part.reshape(len(part), -1)[:, :_NUM_COLUMNS].double() for part in (draws, thinned)]
+    pairs = [("log q/q0", log_of_draws, log_of_thinned)]
+    pairs += [(f"column {index}", columns[0][:, index], columns[1][:, index]) for index in range(columns[0].shape[1])]
+    for what, first, second in pairs:
+        distance = kolmogorov_distance(first, second)
+        text = f"draws of {name} do not follow its log_prob: {what} is off by {distance:.3g} in distribution"
+        p_value = kolmogorov_tail(distance, len(first), len(second))
+        tests.append(Suspicion(p_value, Finding("draws", FAULT, text, distance)))
+    return Checked(tests, [])
+
+
+def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Tensor) -> Checked:
+    """Draws over a finite base against the probabilities of its points: weights that are not the law of the draws.
+
+    By the distance of the distribution functions along the points (Massart. The tight constant in the
+    Dvoretzky-Kiefer-Wolfowitz inequality. 1990).
+    """
+    sorted_points, order = points.double().sort()
+    places = torch.searchsorted(sorted_points, draws.double()).clamp(max=len(points) - 1)
+    shares = torch.bincount(places, minlength=len(points)).double().cumsum(0) / len(draws)
+    distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
+    text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
+    p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
+    return Checked([Suspicion(p_value, Finding("draws", FAULT, text, distance))], [])
+
+
+def kolmogorov_distance(first: Tensor, second: Tensor) -> float:
+    """Returns the largest distance of two empirical distribution functions.
+
+    Example:
+        >>> kolmogorov_distance(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
+        0.5
+    """
+    first, second = first.sort().values, second.sort().values
+    places = torch.cat([first, second])
+    shares = [torch.searchsorted(part, places, right=True).double() / len(part) for part in (first, second)]
+    return float((shares[0] - shares[1]).abs().max())
+
+
+def kolmogorov_tail(distance: float, num_first: int, num_second: int) -> float:
+    r"""Returns a bound on the p-value of a Kolmogorov distance; ties make it larger than it need be.
+
+    .. math::
+        2 \exp(-2 \lambda^2), \qquad \lambda^2 = d^2 \frac{n m}{n + m} .
+
+    References:
+        Wei, Dudley. Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities. 2012.
+    """
+    return min(1.0, 2 * math.exp(-2 * distance**2 * num_first * num_second / (num_first + num_second)))

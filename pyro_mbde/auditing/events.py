@@ -1,0 +1,197 @@
+"""What draws alone prove: an event chosen on half of them, counted on the other half."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyro_mbde._checks import check_count, check_number
+from pyro_mbde._torch_state import with_gradients
+from pyro_mbde.auditing.search import in_chunks
+from pyro_mbde.density.base import Spread, spread_of_draws
+from pyro_mbde.training.weak_learner import WeakLearner
+
+#: The classifier that learns to tell the draws apart, and how many draws it sees.
+_LEARNER = WeakLearner(
+    hidden_sizes=(32,), num_frequencies=16, frequency_scale=(0.5, 4.0), num_steps=150, batch_size=512
+)
+_NUM_TRAINING = 2**14
+#: Thresholds tried for each score, columns that are scores of their own, and rows of a table that draws are held
+#: against.
+_NUM_THRESHOLDS, _NUM_COLUMNS, _NUM_ROWS = 64, 8, 64
+#: Distinct rows up to which each is a cell of its own.
+_NUM_CELLS = 512
+
+
+class Event(NamedTuple):
+    """What was proved by counting.
+
+    Attributes:
+        epsilon: lower bound, in nats; 0 where nothing was proved.
+        text: the event.
+    """
+
+    epsilon: float
+    text: str
+
+
+def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
+    r"""Returns bounds on a probability, each wrong with probability at most ``error``: exact, for every probability.
+
+    The lower one is the p at which ``count`` or more of n trials have probability ``error``, the upper one that at
+    which ``count`` or fewer have.
+
+    Args:
+        count: events seen.
+        num_trials: n, at least 1.
+        error: of each bound, in (0, 1).
+
+    Returns:
+        Lower and upper bound, rounded outwards.
+
+    References:
+        Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
+
+    Example:
+        >>> low, high = clopper_pearson(0, 100, 0.05)
+        >>> low, round(high, 5)  # 1 - 0.05^(1/100)
+        (0.0, 0.02951)
+    """
+    num_trials = check_count("num_trials", num_trials)
+    count = check_count("count", count, minimum=0)
+    check_number("count", count, f"be at most {num_trials}", lambda value: value <= num_trials)
+    check_number("error", error, "be in (0, 1)", lambda value: 0 < value < 1)
+    lower = 0.0 if count == 0 else 1 - _largest_probability(num_trials - count, num_trials, error)
+    upper = 1.0 if count == num_trials else _largest_probability(count, num_trials, error)
+    return max(lower, 0.0), min(upper, 1.0)
+
+
+def _largest_probability(count: int, num_trials: int, error: float) -> float:
+    """The p at which ``count`` or fewer of n trials have probability ``error``, by bisection; rounded up."""
+    counts = torch.arange(count + 1, dtype=torch.float64)
+    total = torch.tensor(float(num_trials), dtype=torch.float64)
+    log_ways = torch.lgamma(total + 1) - torch.lgamma(counts + 1) - torch.lgamma(total - counts + 1)
+    low, high = count / num_trials, 1.0
+    while high - low > 1e-12 + 1e-9 * high:
+        middle = (low + high) / 2
+        log_terms = log_ways + counts * math.log(middle) + (num_trials - counts) * math.log1p(-middle)
+        low, high = (middle, high) if float(torch.logsumexp(log_terms, 0)) > math.log(error) else (low, middle)
+    return high
+
+
+def prove(draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, *, error: float, delta: float) -> Event:
+    r"""Returns the largest epsilon that draws of two densities prove, either way.
+
+    For an event S with :math:`\Pr[S] \le e^\epsilon \Pr[S'] + \delta` claimed,
+
+    .. math::
+        \epsilon \ge \log \frac{\underline{\Pr}[S] - \delta}{\overline{\Pr}[S']} ,
+
+    with Clopper and Pearson's bounds, each wrong with a quarter of ``error``: there are two ways, and two bounds for
+    each. S is the set above or below a threshold of a score; score and threshold are chosen on the first half of the
+    draws, and counted on the second, which the choice does not depend on: one event each way, so no multiplicity is
+    left to pay for.
+
+    Args:
+        draws: of one density, shape ``(n, d)``.
+        other_draws: of the other, shape ``(n, d)``.
+        rows: of the one's table, which draws are held against, shape ``(m, d)``.
+        other_rows: of the other's.
+        error: probability that the result is above epsilon though the claim holds.
+        delta: of the claim.
+
+    References:
+        Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020.
+    """
+    halves = [torch.tensor_split(part, 2) for part in (draws, other_draws)]
+    (first, second), (other_first, other_second) = halves
+    scores = _scores(first, other_first, second, other_second, rows, other_rows)
+    best = Event(0.0, "")
+    for way in (0, 1):
+        chosen, largest = None, -math.inf
+        for name, parts in scores.items():
+            threshold, above, promise = _best_threshold(parts[way], parts[1 - way], delta)
+            if promise > largest:
+                largest, chosen = promise, (name, threshold, above)
+        if chosen is None:
+            continue
+        name, threshold, above = chosen
+        counted = [scores[name][2 + way], scores[name][3 - way]]
+        counts = [int(((part >= threshold) == above).sum()) for part in counted]
+        lower = clopper_pearson(counts[0], len(counted[0]), error / 4)[0]
+        upper = clopper_pearson(counts[1], len(counted[1]), error / 4)[1]
+        epsilon = math.log((lower - delta) / upper) if lower > delta else 0.0
+        if epsilon > best.epsilon:
+            best = Event(epsilon, f"{name} {'>=' if above else '<'} {threshold:.4g}")
+    return best
+
+
+def _scores(
+    first: Tensor, other_first: Tensor, second: Tensor, other_second: Tensor, rows: Tensor, other_rows: Tensor
+) -> dict[str, list[Tensor]]:
+    """Scores of all four parts; nothing in them depends on the second halves."""
+    parts = [part.double() for part in (first, other_first, second, other_second)]
+    pooled = torch.cat(parts[:2])
+    spread = spread_of_draws(pooled)
+    standard = [(part - spread.loc) / spread.scale for part in parts]
+    scores = {f"column {index}": [part[:, index] for part in parts] for index in range(first.shape[1])[:_NUM_COLUMNS]}
+    cells = _cells(parts)
+    if cells is not None:
+        scores["log-ratio of the value's share"] = cells
+    else:
+        scores["learned log-ratio"] = _learned(standard)
+    for name, table in (("distance to a row of the table", rows), ("distance to a row of the other table", other_rows)):
+        if not len(table):
+            continue
+        places = (torch.unique(table.double(), dim=0) - spread.loc) / spread.scale
+        places = places[torch.randperm(len(places))[:_NUM_ROWS]]
+        scores[name] = [in_chunks(partial(_distance, places), part) for part in standard]
+    return scores
+
+
+def _distance(places: Tensor, values: Tensor) -> Tensor:
+    """Distance to the nearest place, exactly 0 at one."""
+    return (values.unsqueeze(1) - places).square().sum(2).min(1).values.sqrt()
+
+
+def _cells(parts: list[Tensor]) -> list[Tensor] | None:
+    """Log-ratio of how often each distinct row was seen in the first halves, 0 for others; None where they are many."""
+    if len(torch.unique(torch.cat(parts[:2]), dim=0)) > _NUM_CELLS:  # the halves that are counted decide nothing
+        return None
+    distinct, index = torch.unique(torch.cat(parts), dim=0, return_inverse=True)
+    indices = torch.split(index, [len(part) for part in parts])
+    shares = [(torch.bincount(part, minlength=len(distinct)) + 0.5).log() for part in indices[:2]]
+    return [(shares[0] - shares[1])[part] for part in indices]
+
+
+def _learned(standard: list[Tensor]) -> list[Tensor]:
+    num_dims = standard[0].shape[1]
+    # Draws of an attacked density may be far out: what is learned from is held within reach.
+    held = [part.clamp(-1e3, 1e3).float() for part in standard]
+    with with_gradients():
+        unit = Spread(torch.zeros(num_dims), torch.ones(num_dims))
+        classifier = _LEARNER.fit(held[0][:_NUM_TRAINING], held[1][:_NUM_TRAINING], unit).classifier
+    return [in_chunks(lambda part: classifier.logits(part).squeeze(-1).double(), part) for part in held]
+
+
+def _best_threshold(scores: Tensor, other_scores: Tensor, delta: float) -> tuple[float, bool, float]:
+    """The threshold and side that promise the largest bound, by three standard errors on either count."""
+    pooled = torch.cat([scores, other_scores]).sort().values
+    places = torch.linspace(0, len(pooled) - 1, _NUM_THRESHOLDS).long()
+    tails = torch.tensor([2**power for power in range(5, 20) if 2**power < len(pooled) // 2], dtype=torch.long)
+    thresholds = pooled[torch.cat([places, tails, len(pooled) - tails])]
+    shares = []
+    for part in (scores, other_scores):
+        below = torch.searchsorted(part.sort().values, thresholds).double()
+        shares.append(torch.stack([len(part) - below, below]))  # rows: at or above, below
+    count, other_count = shares
+    lower = (count - 3 * count.sqrt()) / len(scores) - delta
+    upper = (other_count + 3 * other_count.sqrt() + 4) / len(other_scores)
+    promise = torch.where(lower > 0, (lower.clamp(min=1e-300) / upper).log(), -math.inf)
+    index = int(promise.argmax())
+    side, place = divmod(index, len(thresholds))
+    return float(thresholds[place]), side == 0, float(promise.flatten()[index])

@@ -1,0 +1,206 @@
+"""The search for the point at which two densities differ most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde.density.base import spread_of_draws
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.scoring import score_rows
+
+#: Draws of the base to start from, and how many of them are climbed from, either way.
+_NUM_STARTS, _NUM_CLIMBED = 4096, 32
+_NUM_STEPS = 60
+#: Rounds of perturbation about the best, each finer by the factor, and tries in each about each point.
+_NUM_REFINEMENTS, _FINER, _NUM_TRIES = 8, 0.3, 32
+#: Distances of far starts, in units of the base's spread, and directions for each.
+_FAR, _NUM_DIRECTIONS = (4.0, 10.0, 1e2, 1e4, 1e8), 32
+#: Points evaluated at a time.
+_CHUNK = 2**11
+
+
+class Peak(NamedTuple):
+    """Where two densities differ most.
+
+    Attributes:
+        highest: largest log-ratio found, in nats; infinite where one density is NaN, or 0 where the other is not.
+        lowest: smallest.
+        place: the x of the larger in absolute value.
+    """
+
+    highest: float
+    lowest: float
+    place: Tensor
+
+    @property
+    def epsilon(self) -> float:
+        """The largest absolute log-ratio."""
+        return max(self.highest, -self.lowest)
+
+
+def is_tilted(*densities: Any) -> bool:
+    """Whether all are densities of this library, whose log-ratio to the base is known in float64."""
+    return all(isinstance(density, MollifiedExpFamily) for density in densities)
+
+
+def log_ratio_to_base(q: MollifiedExpFamily, values: Tensor) -> Tensor:
+    """Returns f - phi, float64 of shape ``(n,)``; where no gradient is asked for, f is the one that draws follow."""
+    tilts = q.tilt(values) if torch.is_grad_enabled() else score_rows(q.tilt, values)
+    return tilts - q.log_normalizer.value
+
+
+def in_chunks(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Returns a function of many points, without gradients, a part of them at a time."""
+    with torch.no_grad():
+        return torch.cat([function(part).detach() for part in torch.split(values, _CHUNK)])
+
+
+def inside(support: Any, values: Tensor) -> Tensor:
+    """Returns which values are finite and in a support, shape ``(n,)``; with ``support=None``, which are finite."""
+    finite = torch.isfinite(values).reshape(len(values), -1).all(1)
+    if support is None or not len(values):
+        return finite
+    checked: Tensor = support.check(values)
+    return finite & checked.reshape(len(values), -1).all(1)
+
+
+def log_ratio_of(q: Any, other: Any, *, same_base: bool) -> Callable[[Tensor], Tensor]:
+    """Returns log q/q', float64: infinite where a density is NaN, 0 where both vanish.
+
+    Densities of this library over the same base differ by their tilts and normalisers, which are float64.
+    """
+    use_tilts = same_base and is_tilted(q, other)
+
+    def log_ratio(values: Tensor) -> Tensor:
+        if use_tilts:
+            difference = log_ratio_to_base(q, values) - log_ratio_to_base(other, values)
+        else:
+            first, second = q.log_prob(values).double(), other.log_prob(values).double()
+            both_vanish = (first == -math.inf) & (second == -math.inf)
+            difference = torch.where(both_vanish, 0.0, first - second)
+        return torch.nan_to_num(difference, nan=math.inf, posinf=math.inf, neginf=-math.inf)
+
+    return log_ratio
+
+
+def rounding_of(q: Any, other: Any, values: Tensor, *, same_base: bool) -> float:
+    """What rounding may add to their log-ratio: that of the sums, and of log-densities in a narrower type."""
+    if same_base and is_tilted(q, other):
+        return 1e-9
+    first, second = q.log_prob(values), other.log_prob(values)
+    size = max(float(torch.nan_to_num(part.double().abs(), posinf=0.0).max()) for part in (first, second))
+    return 1e-9 + 8 * max(torch.finfo(part.dtype).eps for part in (first, second)) * (1 + size)
+
+
+def starting_points(base: Distribution | None, support: Any, rows: list[Tensor]) -> Tensor:
+    """Returns where to begin: all points of a finite base; else base draws, rows of the tables, and far points."""
+    if base is not None:
+        points = enumerate_points(base)
+        if points is not None:
+            return points
+    pools = [part for part in rows if len(part)]
+    if base is not None:
+        pools.insert(0, base.sample(torch.Size([_NUM_STARTS])))
+    like = pools[0]
+    near = torch.cat([part.to(like) for part in pools])
+    near = near[inside(support, near)]
+    features = near.reshape(len(near), -1)
+    # One place has no spread of its own.
+    spread = spread_of_draws(features if len(features) > 1 else torch.cat([features - 1, features + 1]))
+    directions = torch.randn(_NUM_DIRECTIONS, features.shape[1], dtype=torch.float64)
+    directions = torch.cat([directions / directions.norm(dim=1, keepdim=True), torch.ones(1, features.shape[1])])
+    directions = torch.cat([directions, -directions])
+    far = torch.cat([spread.loc + distance * directions * spread.scale for distance in _FAR])
+    far = (far.round() if _is_discrete(support, like) else far).to(like).reshape(-1, *like.shape[1:])
+    return torch.cat([near, far[inside(support, far)]])
+
+
+def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) -> Peak:
+    """Returns the largest and the smallest log-ratio found: on the starts, then uphill, then about the best.
+
+    Gradients lead uphill where there are any; where a bound is met there are none, and points of a discrete support
+    have none: there the best points exchange coordinates with others.
+    """
+    ends = []
+    for sign in (1.0, -1.0):
+        best, place = -math.inf, starts[0]
+        points = starts
+        for move in (_stay, _climb, _refine):
+            points = move(partial(_signed, sign, log_ratio), points, starts, support)
+            values = sign * in_chunks(log_ratio, points)
+            index = int(values.argmax())
+            if float(values[index]) > best:
+                best, place = float(values[index]), points[index]
+            points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
+        ends.append((best, place))
+    (highest, first), (lowest, second) = ends[0], ends[1]
+    return Peak(highest, -lowest, first if highest >= lowest else second)
+
+
+_Function = Callable[[Tensor], Tensor]
+
+
+def _signed(sign: float, function: _Function, values: Tensor) -> Tensor:
+    return sign * function(values)
+
+
+def _stay(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
+    return points
+
+
+def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
+    """Steps of a length of their own along the gradient, shorter and shorter; all points on the way are returned."""
+    if _is_discrete(support, points):
+        return points
+    scale = spread_of_draws(starts.reshape(len(starts), -1)).scale.to(points).reshape(points.shape[1:])
+    visited = [points]
+    for step in range(_NUM_STEPS):
+        length = 0.3 * 0.001 ** (step / _NUM_STEPS)
+        with torch.enable_grad():
+            places = points.clone().requires_grad_()
+            total = torch.nan_to_num(function(places), posinf=0.0, neginf=0.0).sum()
+            if not total.requires_grad:
+                break
+            (slope,) = torch.autograd.grad(total, places, allow_unused=True)
+        if slope is None:
+            break
+        slope = torch.nan_to_num(slope * scale, posinf=0.0, neginf=0.0).reshape(len(points), -1)
+        direction = slope / slope.norm(dim=1, keepdim=True).clamp(min=torch.finfo(slope.dtype).tiny)
+        moved = points + length * scale * direction.reshape(points.shape)
+        keep = inside(support, moved).reshape(-1, *(1,) * (points.dim() - 1))
+        points = torch.where(keep, moved, points)
+        visited.append(points)
+    return torch.cat(visited)
+
+
+def _refine(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
+    """Perturbs the best points, finer and finer; or exchanges coordinates."""
+    discrete = _is_discrete(support, points)
+    scale = spread_of_draws(starts.reshape(len(starts), -1)).scale.to(starts.dtype if not discrete else torch.float64)
+    visited = [points]
+    for depth in range(_NUM_REFINEMENTS):
+        tries = points.repeat_interleave(_NUM_TRIES, 0)
+        if discrete:
+            donors = starts[torch.randint(len(starts), (len(tries),))].reshape(len(tries), -1)
+            features = tries.reshape(len(tries), -1)
+            tries = torch.where(torch.rand(features.shape) < 0.5, donors, features).reshape(tries.shape)
+        else:
+            noise = torch.randn(tries.shape, dtype=tries.dtype)
+            tries = tries + 0.3 * _FINER**depth * scale.reshape(points.shape[1:]) * noise
+        tries = torch.cat([points, tries[inside(support, tries)]])
+        values = in_chunks(function, tries)
+        points = tries[values.topk(min(len(points), len(values))).indices]
+        visited.append(points)
+    return torch.cat(visited)
+
+
+def _is_discrete(support: Any, values: Tensor) -> bool:
+    return bool(getattr(support, "is_discrete", False)) or not values.is_floating_point()

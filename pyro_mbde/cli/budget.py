@@ -1,0 +1,311 @@
+"""``pyro-mbde budget``: accounts, what is spent, whether the ledger is whole, and planning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from pyro_mbde.cli.budget_show import describe, limits, show_all, show_one
+from pyro_mbde.cli.numbers import NUMBER, Whole
+from pyro_mbde.cli.shared import (
+    CHECK_FAILED,
+    EXAMPLES,
+    EXISTING,
+    USER_ERROR,
+    Console,
+    aligned,
+    ledger_option,
+    library,
+    open_ledger,
+    shared_options,
+)
+from pyro_mbde.cli.streams import tell
+
+
+@click.group(
+    "budget",
+    short_help="Open and close accounts, see what is spent, verify, plan.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget plan --epsilon 2 --num-draws 4
+  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
+  pyro-mbde budget show --ledger budget.db
+  pyro-mbde budget verify --ledger budget.db
+""",
+)
+def budget_group() -> None:
+    """Open and close accounts, see what is spent, verify the ledger, plan."""
+
+
+#: Totals are below it, in nats, as the epsilon of one row is.
+MAX_TOTAL = 700.0
+#: A skew below it keeps most rows draws of the base, for a few that are better.
+LOW_SKEW = 0.1
+LOW_SKEW_ADVICE = (
+    "A skew of {:.2g} is right only where the table fills so small a share of the base: it leaves most rows draws of "
+    "the base, with a few good ones among them. If in doubt leave out --filled-share, for a skew of 0.3."
+)
+#: Of an account, and of a plan for one, where none is given.
+DELTA = 1e-6
+delta_option = click.option(
+    "--delta",
+    type=NUMBER,
+    default=DELTA,
+    help=f"Of all rows together. The default pays for a thousand models of fit's default delta.  [default: {DELTA:g}]",
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked anyway.")
+
+
+@budget_group.command(
+    "open",
+    short_help="Open an account.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
+  pyro-mbde budget open survey --epsilon 3 --rule zcdp --ledger budget.db
+
+\b
+Rules:
+  pure  epsilons add up; any number of models; for few rows (the default)
+  zcdp  far less for many rows; any number of models; needs a delta
+  iid   the least for many rows, of one model only; needs a delta
+""",
+)
+@click.argument("name")
+@ledger_option
+@click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
+@delta_option
+@click.option(
+    "--rule", type=click.Choice(["pure", "zcdp", "iid"]), default="pure", show_default=True, help="How costs add up."
+)
+@click.option(
+    "--certificate-delta",
+    type=NUMBER,
+    help="What the certificates of models may take of delta.  [default: by the rule]",
+)
+@yes_option
+@shared_options
+@click.pass_context
+def open_command(
+    ctx: click.Context,
+    console: Console,
+    name: str,
+    ledger: str,
+    epsilon: float,
+    delta: float,
+    rule: str,
+    certificate_delta: float | None,
+    yes: bool,
+) -> None:
+    """Open the account NAME, a permanent limit on what rows from one table cost together.
+
+    The ledger is created if there is none. Epsilon, delta and rule cannot be changed later: choose them before anything
+    is drawn. On a terminal the command shows them and asks first. One table should have one account, and one density is
+    charged to one account only. The name must not look like that of another account.
+    """
+    from pyro_mbde.ledger.accounts import make_account
+    from pyro_mbde.privacy.advice import advise
+
+    _check_total(epsilon)
+    planned = make_account(name, epsilon, delta, rule, certificate_delta, datetime.now(UTC))
+    advice = console.notes(advise(planned.epsilon))
+    facts = (
+        f"account {planned.name} in {_place(ledger)}: {limits(planned)}\n"
+        "None of this can be changed later, and the name is never used again."
+    )
+    if not console.confirm(facts, "Open it?", yes=yes):
+        tell("Nothing was opened.")
+        ctx.exit(USER_ERROR)
+    with open_ledger(ledger, create=True) as opened:
+        account = opened.open_account(name, epsilon, delta, rule=rule, certificate_delta=certificate_delta)
+        document = {**describe(account), "head": _head(console, opened), "advice": advice}
+    if rule == "pure" and not delta:
+        console.note("Delta is 0, so that only models fitted with --delta 0 can be charged to this account.")
+    console.answer(document, f"opened {account.name}: {limits(account)}", settled=True)
+
+
+@budget_group.command(
+    "close",
+    short_help="Close an account that was opened by mistake.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget close clinic-2062 --ledger budget.db
+""",
+)
+@click.argument("name")
+@ledger_option
+@yes_option
+@shared_options
+@click.pass_context
+def close_command(ctx: click.Context, console: Console, name: str, ledger: str, yes: bool) -> None:
+    """Close the account NAME permanently. It must have no charges.
+
+    Its opening and its closing stay in the ledger, its name is never used again, and nothing can be charged to it.
+    """
+    with open_ledger(ledger) as opened:
+        account = opened.account(name)
+        facts = f"account {account.name} in {_place(ledger)}: {limits(account)}\nIt cannot be opened again."
+        if not console.confirm(facts, "Close it?", yes=yes):
+            tell("Nothing was closed.")
+            ctx.exit(USER_ERROR)
+        account = opened.close_account(name)
+        document = {**describe(account), "head": _head(console, opened)}
+    console.answer(document, f"closed {account.name}", settled=True)
+
+
+@budget_group.command(
+    "show",
+    short_help="Show accounts, or one with its charges.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget show --ledger budget.db
+  pyro-mbde budget show clinic-2026 --ledger budget.db --model model.pt
+""",
+)
+@click.argument("name", required=False)
+@ledger_option
+@click.option("--model", type=EXISTING, help="Say how many more rows of this model the account can bear.")
+@shared_options
+def show_command(console: Console, name: str | None, ledger: str, model: Any) -> None:
+    """Show all accounts, or the account NAME with its charges."""
+    if model is not None and name is None:
+        raise click.UsageError("--model needs the NAME of an account.")
+    with open_ledger(ledger) as opened:
+        if name is None:
+            show_all(console, opened)
+        else:
+            density = None if model is None else library().MollifiedExpFamily.load(model)
+            show_one(console, opened, name, density)
+
+
+@budget_group.command(
+    "verify",
+    short_help="Check that nobody changed the ledger.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget verify --ledger budget.db
+  pyro-mbde budget verify --ledger budget.db --head HASH   # as it was noted elsewhere
+""",
+)
+@ledger_option
+@click.option("--head", metavar="HASH", help="An earlier head, which the ledger must contain.")
+@shared_options
+@click.pass_context
+def verify_command(ctx: click.Context, console: Console, ledger: str, head: str | None) -> None:
+    """Check that nobody changed the ledger, and that what it holds is within its limits. Exits with 4 if not.
+
+    Permission to read the ledger is enough. Keep the head that it prints where those who can write the ledger cannot:
+    they could rewrite all of it, and only an earlier head shows that. Pass the whole head.
+    """
+    with open_ledger(ledger) as opened:
+        found = opened.verify(head)
+    document = {"ok": found.ok, "num_charges": found.num_charges, "head": found.head, "problems": list(found.problems)}
+    noun = "charge" if found.num_charges == 1 else "charges"
+    lines = [f"{'ok' if found.ok else 'NOT OK'}: {found.num_charges:,} {noun}, head {found.head}"]
+    lines += [f"  {problem}" for problem in found.problems]
+    console.answer(document, "\n".join(lines), settled=not found.ok)
+    if not found.ok:
+        ctx.exit(CHECK_FAILED)
+
+
+@budget_group.command(
+    "plan",
+    short_help="Work out what each row may cost within a total.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde budget plan --epsilon 2 --num-draws 4
+  pyro-mbde budget plan --epsilon 1 --delta 0 --num-draws 2
+  pyro-mbde budget plan --epsilon 3 --num-draws 1000 --filled-share 0.2
+""",
+)
+@click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
+@delta_option
+@click.option("--num-draws", type=Whole(1), required=True, help="Rows wanted from one model, at most.")
+@click.option(
+    "--certificate-delta",
+    type=NUMBER,
+    default=1e-9,
+    show_default=True,
+    help="What the certificate of the model may take of delta.",
+)
+@click.option(
+    "--filled-share",
+    type=NUMBER,
+    help="A public guess of the share of the base's mass that the table fills; sets the skew.",
+)
+@shared_options
+def plan_command(
+    console: Console,
+    epsilon: float,
+    delta: float,
+    num_draws: int,
+    certificate_delta: float,
+    filled_share: float | None,
+) -> None:
+    """Work out what each of several rows may cost within a total, how to fit for that, and which account to open."""
+    from pyro_mbde import epsilon_per_draw
+    from pyro_mbde._checks import shown
+    from pyro_mbde.privacy.advice import advise
+
+    _check_total(epsilon)
+    budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
+    total = budget.total
+    options = f"--epsilon {budget.epsilon!r} --delta {budget.delta!r} --skew {budget.skew:.6g}"
+    # The account has to add up as the plan does, with no more of delta set aside for certificates.
+    account = f"--epsilon {epsilon!r} --delta {total.delta!r} --rule {budget.account_rule}"
+    if budget.account_rule != "pure":
+        account += f" --certificate-delta {budget.delta!r}"
+    document = {**asdict(budget), "num_draws": num_draws, "fit_options": options, "account_options": account}
+    bound = budget.delta > 0 or budget.account_rule == "iid"
+    document["account_note"] = _only_one(budget.account_rule) if bound else None
+    calibrated = budget.form == "calibrated"
+    advice = advise(epsilon, row=budget.epsilon, skew=budget.skew, calibrated=calibrated)
+    if calibrated and budget.skew < LOW_SKEW:
+        advice.append(LOW_SKEW_ADVICE.format(budget.skew))
+    document["advice"] = console.notes(advice)
+    noun = "row" if num_draws == 1 else "rows"
+    text = aligned(
+        [
+            ("one row", f"epsilon {shown(budget.epsilon)}, {budget.form}"),
+            (f"{num_draws:,} {noun}", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
+            ("fit with", options),
+            ("account", account),
+            *([("", document["account_note"])] if document["account_note"] else []),
+        ]
+    )
+    console.answer(document, text)
+
+
+def _check_total(epsilon: float) -> None:
+    """The limit that fit has for one row; what is infinite is refused elsewhere, with a reason of its own."""
+    if MAX_TOTAL <= epsilon < math.inf:
+        remedy = "Totals of 1 to 3 can be defended."
+        raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")
+
+
+def _only_one(rule: str) -> str:
+    """What the account of a plan is for."""
+    others = {
+        "pure": "leave out --delta",
+        "zcdp": "leave out --certificate-delta, and plan fewer rows",
+        "iid": "open it with --rule zcdp, and plan fewer rows",
+    }
+    return f"for one model only; for several {others[rule]}"
+
+
+def _place(ledger: str) -> str:
+    """Where a ledger is; a database's URL holds a password."""
+    return "the database" if "://" in ledger else ledger
+
+
+def _head(console: Console, opened: Any) -> str | None:
+    """The head after a change, which is made whether it can be read or not."""
+    try:
+        return str(opened.head())
+    except RuntimeError as error:
+        console.warn(f"the new head could not be read: {error}")
+        return None

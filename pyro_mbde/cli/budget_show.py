@@ -1,0 +1,115 @@
+"""``pyro-mbde budget show``: accounts, what is spent of them, and their charges."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pyro_mbde.cli.shared import Console, aligned
+
+
+def describe(account: Any) -> dict[str, Any]:
+    """Returns what an account tells, for JSON."""
+    names = ("name", "epsilon", "delta", "rule", "certificate_delta", "opened", "closed")
+    return {name: getattr(account, name) for name in names}
+
+
+def limits(account: Any) -> str:
+    """Returns the limits of an account as people read them."""
+    from pyro_mbde._checks import shown
+
+    limits = f"epsilon {shown(account.epsilon)}, delta {shown(account.delta)}, rule {account.rule}"
+    if account.rule != "pure":
+        limits += f", delta {shown(account.certificate_delta)} of it for certificates"
+    return limits
+
+
+def show_all(console: Console, opened: Any) -> None:
+    """Shows all accounts of a ledger."""
+    accounts = opened.accounts()
+    spent = [opened.spent(account.name) for account in accounts]
+    document = {
+        "accounts": [
+            {**describe(account), "spent": {"epsilon": cost.epsilon, "delta": cost.delta}}
+            for account, cost in zip(accounts, spent, strict=True)
+        ],
+        "shared_densities": opened.shared_densities(),
+        "head": opened.head(),
+    }
+    rows = [("account", "rule", "epsilon spent", "delta spent", "opened")]
+    rows += [
+        (account.name, account.rule, *_standing(account, cost), _days(account))
+        for account, cost in zip(accounts, spent, strict=True)
+    ]
+    _warn_of_shared(console, document["shared_densities"])
+    console.answer(document, aligned(rows))
+
+
+def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
+    """Shows an account, its charges, and how many more rows of a density it can bear."""
+    from pyro_mbde._checks import shown
+
+    account, cost, charges = opened.account(name), opened.spent(name), opened.charges(name)
+    shared = [names for names in opened.shared_densities() if account.name in names]
+    document: dict[str, Any] = {
+        **describe(account),
+        "spent": {"epsilon": cost.epsilon, "delta": cost.delta},
+        "shared_densities": shared,
+        "charges": [
+            {
+                "number": charge.number,
+                "when": charge.when,
+                "num_draws": charge.num_draws,
+                "guarantee": asdict(charge.guarantee),
+                "purpose": charge.purpose,
+                "who": charge.who,
+                "fingerprint": charge.fingerprint,
+                "hash": charge.hash,
+            }
+            for charge in charges
+        ],
+    }
+    epsilon, delta = _standing(account, cost)
+    lines = [f"{account.name}, rule {account.rule}, opened {_days(account)}"]
+    lines += [f"epsilon {epsilon} spent, delta {delta}"]
+    if density is not None:
+        document["affordable"] = opened.affordable(name, density.guarantee, density.fingerprint)
+        lines += [f"{document['affordable']:,} more rows of this model, at epsilon {shown(density.epsilon)} each"]
+    if charges:
+        rows = [("entry", "when", "rows", "epsilon of one", "model", "who", "purpose")]
+        rows += [
+            (
+                str(charge.number),
+                _day(charge.when),
+                f"{charge.num_draws:,}",
+                shown(charge.guarantee.epsilon),
+                charge.fingerprint[:8],
+                charge.who,
+                charge.purpose,
+            )
+            for charge in charges
+        ]
+        lines += ["", aligned(rows)]
+    _warn_of_shared(console, shared)
+    console.answer(document, "\n".join(lines))
+
+
+def _standing(account: Any, cost: Any) -> tuple[str, str]:
+    from pyro_mbde._checks import shown
+
+    return f"{shown(cost.epsilon)} of {shown(account.epsilon)}", f"{shown(cost.delta)} of {shown(account.delta)}"
+
+
+def _days(account: Any) -> str:
+    return _day(account.opened) + ("" if account.closed is None else f", closed {_day(account.closed)}")
+
+
+def _day(when: Any) -> str:
+    return str(when.date()) if hasattr(when, "date") else str(when)[:10]
+
+
+def _warn_of_shared(console: Console, shared: list[tuple[str, ...]]) -> None:
+    for names in shared:
+        console.warn(
+            f"the accounts {', '.join(names)} bear rows of one density: their limits add up. See budget verify."
+        )

@@ -1,0 +1,250 @@
+"""``pyro-mbde fit``, and the options of the trainers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pyro_mbde.cli.config import config_columns
+from pyro_mbde.cli.numbers import NUMBER, Whole
+from pyro_mbde.cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    Console,
+    check_output,
+    find_schema,
+    force_option,
+    schema_option,
+    shared_options,
+)
+from pyro_mbde.cli.table import TABLE_FORMAT, table_options
+
+if TYPE_CHECKING:
+    from torch.distributions import Distribution
+
+    from pyro_mbde import MBDE, DensityRatio, MollifiedExpFamily
+
+    Trainer = TypeVar("Trainer", MBDE, DensityRatio)
+
+RATIO, BOOSTING, PAPER = METHODS = ("ratio", "mbde", "mbde-paper")
+DELTA, SKEW, ROUNDS = 1e-9, 0.3, 3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a density is fitted. Public, all of it.
+
+    Attributes:
+        method: ``ratio``, ``mbde`` or ``mbde-paper``.
+        epsilon: of one draw, in nats.
+        delta: of the certificate, 0 for the a-priori guarantee; None for ``mbde-paper``.
+        skew: where the interval of the tilt lies; None for ``mbde-paper``.
+        rounds: of boosting; None for ``ratio``.
+        steps: gradient steps of a network, None for the method's own.
+    """
+
+    method: str
+    epsilon: float
+    delta: float | None
+    skew: float | None
+    rounds: int | None
+    steps: int | None
+
+    @classmethod
+    def from_options(
+        cls,
+        method: str,
+        epsilon: float,
+        delta: float | None,
+        skew: float | None,
+        rounds: int | None,
+        steps: int | None,
+    ) -> Recipe:
+        """Fills in what was not given, and refuses what the method has no use for."""
+        if method == RATIO and rounds is not None:
+            raise click.UsageError("--rounds is for the methods mbde and mbde-paper.")
+        if method == PAPER and not (delta is None and skew is None):
+            raise click.UsageError("--delta and --skew are for the methods ratio and mbde: the paper's has neither.")
+        if method != PAPER:
+            delta, skew = DELTA if delta is None else delta, SKEW if skew is None else skew
+        if method != RATIO:
+            rounds = ROUNDS if rounds is None else rounds
+        return cls(method, epsilon, delta, skew, rounds, steps)
+
+    def trainer(
+        self, base: Distribution, *, seed: int | None = None, progress: bool = False
+    ) -> Callable[[Any], MollifiedExpFamily]:
+        """Returns the function that fits a table; arguments are checked here.
+
+        Args:
+            base: the public base.
+            seed: for a reproducible fit.
+            progress: whether to show a progress bar.
+        """
+        from pyro_mbde import MBDE, DensityRatio
+        from pyro_mbde._checks import check_epsilon
+        from pyro_mbde.calibration.placement import plan_calibration
+
+        check_epsilon(self.epsilon)
+        if self.method == PAPER:
+            boosting = MBDE.paper(base, self.epsilon, self.rounds or ROUNDS, seed=seed, progress=progress)
+            return self._with_steps(boosting).fit
+        assert self.delta is not None
+        assert self.skew is not None
+        delta, skew = self.delta, self.skew
+        if self.method == RATIO:
+            ratio = self._with_steps(DensityRatio(base, seed=seed, progress=progress))
+            plan_calibration(ratio.base, self.epsilon, delta, skew)  # checks them before any table is read
+            return lambda table: ratio.fit(table).mollify(self.epsilon, delta, skew)
+        calibration: dict[str, Any] = {"calibrated": True, "delta": delta} if delta != 0 else {}
+        boosting = MBDE(
+            base, self.epsilon, self.rounds or ROUNDS, skew=skew, seed=seed, progress=progress, **calibration
+        )
+        return self._with_steps(boosting).fit
+
+    def _with_steps(self, trainer: Trainer) -> Trainer:
+        if self.steps is not None:
+            trainer.weak_learner = replace(trainer.weak_learner, num_steps=self.steps)
+        return trainer
+
+
+RECIPE_OPTIONS = tuple(field.name for field in fields(Recipe))
+
+
+def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a trainer to a command, which gets them as ``recipe``."""
+
+    @click.option("--epsilon", type=NUMBER, required=True, help="Privacy parameter of one row, in nats.")
+    @click.option(
+        "--delta",
+        type=NUMBER,
+        help=f"Probability that the certificate is wrong; 0 for the a-priori guarantee.  [default: {DELTA:g}]",
+    )
+    @click.option(
+        "--skew",
+        type=NUMBER,
+        help=f"Share of the interval of the tilt that is below 0, in (0, 1).  [default: {SKEW:g}]",
+    )
+    @click.option(
+        "--method",
+        type=click.Choice(METHODS),
+        default=RATIO,
+        show_default=True,
+        help="One fitted density ratio; boosting; or boosting with the settings of the paper.",
+    )
+    @click.option("--rounds", type=Whole(1), help=f"Rounds of boosting.  [default: {ROUNDS}]")
+    @click.option("--steps", type=Whole(1), help="Gradient steps of a network.  [default: the method's own]")
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        recipe = Recipe.from_options(**{name: options.pop(name) for name in RECIPE_OPTIONS})
+        return function(*args, recipe=recipe, **options)
+
+    return run
+
+
+@click.command(
+    "fit",
+    short_help="Fit a density to a table.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
+  pyro-mbde fit patients.csv --sep ";" --decimal , --encoding latin-1 --config pyro-mbde.toml
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 1 --method mbde --delta 0 -o model.pt
+
+\b
+A schema says what is public about the columns, from their codebook, not from the table:
+  [[columns]]
+  name = "visits"
+  low = 0
+  high = 99
+  kind = "integer"   # or "real", the default
+  scale = "log1p"    # models ln(1 + visits); or "linear", the default
+  outside = "clip"   # the default: to the nearest end; or "drop" the row, or "refuse" the table
+  missing = "drop"   # the default: the row; or a number that stands in, or "refuse"
+""",
+)
+@click.argument("table", type=EXISTING)
+@schema_option
+@recipe_options
+@click.option("-o", "--output", type=OUTPUT, required=True, metavar="MODEL", help="File for the model. Private.")
+@table_options
+@click.option("--seed", type=Whole(0), help="For a reproducible fit.")
+@force_option
+@shared_options
+@click.pass_context
+def fit_command(
+    ctx: click.Context,
+    console: Console,
+    table: Path,
+    schema: Path | None,
+    recipe: Recipe,
+    output: Path,
+    csv_format: dict[str, str],
+    seed: int | None,
+    force: bool,
+) -> None:
+    """Fit a density to TABLE, a CSV file with a header or a Parquet file.
+
+    The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them private. Only rows
+    from `pyro-mbde release` may be handed out. Notes on the table are shown with --quiet too.
+
+    A model that exists is replaced only with --force. Epsilon, delta, skew, method or schema chosen because of what is
+    said about the table, or because of a result, void the guarantee. A model costs nothing until rows are drawn from
+    it; still, do not fit again until one looks right: a certificate covers one fit, not the best of several.
+    """
+    if schema is None and config_columns(ctx) is None:
+        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+    check_output(ctx, output, force=force)
+    from pyro_mbde.privacy.advice import advise
+    from pyro_mbde.tables.files import TableModel, read_table
+
+    columns = find_schema(ctx, schema)
+    assert columns is not None
+    train = recipe.trainer(columns.base(), seed=seed, progress=console.progress)
+    rows = columns.to_tensor(read_table(table, **csv_format), seed=seed)
+    model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+    if output.exists():
+        _compare(console, output, model)
+    model.save(output)
+    guarantee = model.density.guarantee
+    remarks = advise(
+        row=recipe.epsilon,
+        skew=0.5 if recipe.skew is None else recipe.skew,
+        calibrated=model.density.certificate is not None,  # a wish for one may come to nothing
+    )
+    document = {
+        "model": output,
+        "recipe": asdict(recipe),
+        "guarantee": asdict(guarantee),
+        "columns": columns.to_dict()["columns"],
+        "advice": console.notes(remarks),
+    }
+    certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
+    console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)
+    console.note(f"{output} is as sensitive as the table: keep it. Hand out rows from `pyro-mbde release` alone.")
+
+
+def _compare(console: Console, path: Path, model: Any) -> None:
+    """Warns where a model is replaced by one of another recipe."""
+    from pyro_mbde.tables.files import TableModel
+
+    try:
+        old = TableModel.load(path)
+    except (OSError, ValueError):
+        return
+    changed = [
+        f"{name} {old.settings.get(name)} by {value}"
+        for name, value in model.settings.items()
+        if name != TABLE_FORMAT and old.settings.get(name) != value
+    ]
+    if old.schema != model.schema:
+        changed.append("its columns by others")
+    if changed:
+        remedy = "What is chosen by looking at a result has no guarantee. Rows of the old model stay charged."
+        console.warn(f"{path} is replaced, {', '.join(changed)}. {remedy}")

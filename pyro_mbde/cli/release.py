@@ -1,0 +1,120 @@
+"""``pyro-mbde release``. All it says is public; nothing here may depend on the table but the rows themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pyro_mbde.cli.numbers import Whole
+from pyro_mbde.cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    Console,
+    ledger_option,
+    library,
+    open_ledger,
+    shared_options,
+)
+
+
+@click.command(
+    "release",
+    short_help="Draw rows to hand out, charged to an account.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde release model.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde release model.pt 2 --config pyro-mbde.toml --purpose "rows for the course"
+  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o public/row.parquet
+""",
+)
+@click.argument("model", type=EXISTING)
+@click.argument("num_draws", type=Whole(1))
+@ledger_option
+@click.option("--account", required=True, help="Account of the ledger to charge.")
+@click.option("-o", "--output", type=OUTPUT, required=True, metavar="ROWS", help="File for the rows: .csv or .parquet.")
+@click.option("--purpose", default="", help="What the rows are for. Kept in the ledger and shown on the card.")
+@click.option("--who", help="Who releases them.  [default: the user's name]")
+@click.option(
+    "--variable-time",
+    is_flag=True,
+    help="Stop at the first accepted proposal of each draw. Faster, but the time it takes depends on the table.",
+)
+@click.option("--seed", type=Whole(0), hidden=True, help="For tests: rows that must not be handed out.")
+@shared_options
+def release_command(
+    console: Console,
+    model: Path,
+    num_draws: int,
+    ledger: str,
+    account: str,
+    output: Path,
+    purpose: str,
+    who: str | None,
+    variable_time: bool,
+    seed: int | None,
+) -> None:
+    """Draw NUM_DRAWS rows from MODEL, to hand out, and charge them to an account of the ledger.
+
+    The account is charged before anything is drawn. If it cannot bear the rows, nothing is drawn and the exit code is
+    3. A card that says what is guaranteed is written beside ROWS, as .card.json and .card.html; none of the three files
+    may exist. Rows and card are public, and so is everything that this command prints. Rows that were charged and
+    cannot be written are printed. Once rows are charged and written the exit code is 0, even if nothing can be printed.
+    """
+    from pyro_mbde._checks import shown
+    from pyro_mbde.privacy.advice import advise
+    from pyro_mbde.tables.files import TableModel
+
+    fitted = TableModel.load(model)
+    with open_ledger(ledger) as opened:
+        try:
+            released = library().release(
+                fitted.density,
+                num_draws,
+                opened,
+                account,
+                path=output,
+                purpose=purpose,
+                who=who,
+                columns=fitted.schema,
+                seed=seed,
+                constant_time=not variable_time,
+                progress=console.progress and not variable_time,  # its pace depends on the table
+            )
+        except KeyboardInterrupt:
+            console.warn("rows that were charged before the interrupt stay charged: see pyro-mbde budget show.")
+            raise
+        except OSError as error:
+            unwritten = getattr(error, "release", None)
+            if unwritten is not None:  # paid for: where the files cannot take them, standard output can
+                rows = json.loads(unwritten.rows.to_json(orient="records"))
+                text = unwritten.rows.to_csv(index=False).rstrip("\n")
+                console.answer({"rows": rows, "card": unwritten.card}, text, settled=True)
+            raise
+    standing, density = released.card["account"], released.card["density"]
+    spent = standing["spent"]
+    document = {
+        "rows": output,
+        "num_draws": num_draws,
+        "card": released.card,
+        "charge": {"number": released.charge.number, "when": released.charge.when, "purpose": purpose},
+        "account": standing,
+        "advice": console.notes(
+            advise(
+                standing["epsilon"],
+                row=released.card["guarantee_of_one_row"]["epsilon"],
+                skew=density["skew"],
+                calibrated=density["form"] == "calibrated",
+            )
+        ),
+    }
+    noun = "row" if num_draws == 1 else "rows"
+    text = (
+        f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
+        f"entry {released.charge.number} of the ledger, charged to {released.charge.account}: "
+        f"epsilon {shown(spent['epsilon'])} of {shown(standing['epsilon'])} spent, "
+        f"delta {shown(spent['delta'])} of {shown(standing['delta'])}"
+    )
+    console.answer(document, text, settled=True)

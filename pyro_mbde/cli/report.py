@@ -1,0 +1,113 @@
+"""``pyro-mbde report``: a model for its owner, or a card for anybody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from pyro_mbde.cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    Console,
+    check_output,
+    force_option,
+    library,
+    shared_options,
+)
+from pyro_mbde.cli.table import TABLE_OPTIONS, format_of, table_options
+
+#: Endings of what a release writes for people to read, and of tables.
+RELEASED = (".csv", ".csv.gz", ".parquet", ".card.html")
+
+
+class _TableOfFit(click.Command):
+    """A command that reads a table as fit does, unless its own options say otherwise."""
+
+    inherits = ("fit", TABLE_OPTIONS)
+
+
+@click.command(
+    "report",
+    cls=_TableOfFit,
+    short_help="Show what rows will look like, or a card.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde report model.pt --table patients.csv -o report.html
+  pyro-mbde report public/rows.card.json
+""",
+)
+@click.argument("file", type=EXISTING)
+@click.option("--table", type=EXISTING, help="The table that the model was fitted to.")
+@click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
+@table_options
+@force_option
+@shared_options
+@click.pass_context
+def report_command(
+    ctx: click.Context,
+    console: Console,
+    file: Path,
+    table: Path | None,
+    output: Path | None,
+    csv_format: dict[str, str],
+    force: bool,
+) -> None:
+    """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
+
+    The report says in a sentence what rows will look like. It shows table, model and public base column by column, with
+    the distances between them and between pairs of columns, and says how good the fit is. It is as sensitive as the
+    table: only you can read the file, and it cannot be written beside a card. A card is public. A CSV table is read as
+    it was for the fit, unless --sep, --decimal or --encoding say otherwise.
+    """
+    if file.suffix == ".json":
+        if table is not None or output is not None:
+            raise click.UsageError("--table and --output are for models; a card is shown.")
+        _show_card(console, file)
+        return
+    if file.name.endswith(RELEASED):
+        raise click.UsageError(_no_model(file))
+    output = output or file.with_name(f"{file.stem}.report.html")
+    check_output(ctx, output, force=force)
+    from pyro_mbde.tables.files import TableModel, read_table
+
+    model = TableModel.load(file)
+    rows = None
+    if table is not None:
+        frame = read_table(table, **format_of(ctx, csv_format, model.settings))
+        rows = frame if model.schema is None else model.schema.to_tensor(frame)
+    report = library().private_report(model.density, rows, path=output, columns=model.schema)
+    verdict = report["comparison"]["verdict"]
+    console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}", settled=True)
+    console.note(f"{output}, and what is said here, is as sensitive as the table: keep it to yourself.")
+
+
+def _no_model(file: Path) -> str:
+    """What to report on in place of rows or of a card's page."""
+    stem = file.name.removesuffix(".card.html").removesuffix(file.suffix)
+    card = file.with_name(f"{stem}.card.json")
+    if card.exists():
+        return f"{file} was released: what is guaranteed is on its card. Run: pyro-mbde report {card}"
+    return f"{file} must be a model that `pyro-mbde fit` wrote, or the card beside released rows (.card.json)."
+
+
+def _show_card(console: Console, path: Path) -> None:
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} must be a card, which a release writes beside its rows: {error}.") from error
+    from pyro_mbde.releases.card import CARD_FORMAT, CARD_VERSION
+
+    if not isinstance(card, dict) or card.get("format") != CARD_FORMAT:
+        raise ValueError(f"{path} must be a card, which a release writes beside its rows.")
+    if card.get("version") != CARD_VERSION:
+        raise ValueError(f"{path} must be a card of version {CARD_VERSION}. Update pyro_mbde to read it.")
+    from pyro_mbde.releases.card_text import card_text
+
+    try:
+        text = card_text(card)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} must be a whole card, which a release writes beside its rows.") from error
+    console.answer(card, text)

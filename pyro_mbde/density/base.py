@@ -1,0 +1,390 @@
+"""The public base distribution Q0: closed boxes, copies in another dtype or on another device, draws, spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import pyro
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import MixtureSameFamilyConstraint
+
+from pyro_mbde._checks import message
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.density.finite import FinitePoints, finite_points
+from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
+
+#: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
+_NUM_REFERENCE_DRAWS = 4096
+#: Attribute of a base that holds the schema it was made from.
+_NOTED_SCHEMA = "_pyro_mbde_schema"
+
+_SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
+
+
+@register_distribution
+class ClosedUniform(dist.Uniform):
+    """Uniform distribution on [low, high] with both edges in the support.
+
+    PyTorch's density is 0 on the upper edge although its support holds it; a row at the top of a column's public range
+    must have one.
+
+    Args:
+        low: lower edge.
+        high: upper edge.
+        validate_args: as for any distribution.
+
+    Example:
+        >>> ClosedUniform(0.0, 2.0).log_prob(torch.tensor([0.0, 2.0]))
+        tensor([-0.6931, -0.6931])
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-density at ``value``; finite on both edges, -inf outside them when validation is off."""
+        if self._validate_args:
+            self._validate_sample(value)
+        inside = (self.low <= value) & (value <= self.high)
+        return torch.where(inside, -(self.high - self.low).log(), -torch.inf)
+
+
+def prepare_base(base: Distribution) -> Distribution:
+    """Returns the base as the densities here use it: boxes closed, its own argument checks off.
+
+    The checks are off because the density checks values against the base's support itself, once, in a form that
+    ``torch.vmap`` can trace. A distribution that cannot be taken apart (see :func:`pyro_mbde.serialization.encode`) is
+    used as it is.
+
+    Args:
+        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
+
+    Raises:
+        TypeError: ``base`` is no distribution.
+        ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; it is
+            masked, or finite with probabilities that do not sum to 1; or its own draws are infinite, outside its
+            support or without a density.
+    """
+    if not isinstance(base, Distribution):
+        raise TypeError(message("base", "be a Pyro or torch distribution", base))
+    if base.batch_shape:
+        remedy = f"Declare its dimensions dependent: base.to_event({len(base.batch_shape)})."
+        raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
+    if len(base.event_shape) > 1:
+        raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
+    for part in _parts_of(base):
+        if isinstance(part, dist.Empirical):
+            remedy = "It draws the rows it was made from, and nothing between them. Choose one without a table."
+            raise ValueError(message("base", "have a density, of any row", type(part).__name__, remedy))
+        if hasattr(part, "guarantee"):
+            remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
+            raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
+        if isinstance(part, dist.MaskedDistribution) and not _is_true(part._mask):
+            remedy = "Where the mask is False its density is 1, which is not the law of its draws. Take the mask off."
+            raise ValueError(message("base", "be a normalised distribution, without a mask", base, remedy))
+    try:
+        with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
+            prepared: Distribution = decode(_close(describe_base(base)))
+    except UnknownDistributionError:
+        prepared = base
+    note_schema(prepared, noted_schema(base))
+    _check_draws(prepared)
+    exact_points(prepared)
+    return prepared
+
+
+def _check_draws(base: Distribution) -> None:
+    """Raises if the base's own draws are of no use: never the same, infinite, outside its support, without density."""
+    try:
+        draws, support = reference_draws(base), cast("Any", base.support)
+        repeated = torch.equal(draws, reference_draws(base))
+        inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
+        log_prob = base.log_prob(draws) if inside else None
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
+    if not repeated:
+        raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
+    if log_prob is None:
+        remedy = "A mixture's components must share their support, and scales must suit the dtype."
+        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
+    usable = log_prob.shape == draws.shape[:1] and bool(torch.isfinite(log_prob).any() and not log_prob.isnan().any())
+    if not usable:
+        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+
+
+def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
+    """The distributions and transforms that one is made of, itself among them."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:  # a transform and its inverse hold each other
+        return
+    seen.add(id(value))
+    if isinstance(value, Distribution | torch.distributions.Transform):
+        yield value
+        yield from _parts_of(vars(value), seen)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _parts_of(item, seen)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _parts_of(item, seen)
+
+
+def _is_true(mask: object) -> bool:
+    """Whether a mask, a bool or a tensor of such, leaves everything as it is."""
+    return bool(torch.as_tensor(mask).all())
+
+
+def describe_base(base: Distribution) -> dict[str, Any]:
+    """Returns the base as a plain dict, checked to describe it.
+
+    Raises:
+        UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
+            it cannot be encoded.
+    """
+    description: dict[str, Any] = encode(base)
+    draws = reference_draws(base)
+    try:
+        with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
+            same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))
+    except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
+        same = False
+    if not same:
+        raise UnknownDistributionError(message("base", "be rebuilt by its arguments to be converted or saved", base))
+    return description
+
+
+def _close(node: object) -> object:
+    """Replaces every uniform distribution in an encoded one by its closed form."""
+    if isinstance(node, dict):
+        closed = {key: _close(value) for key, value in node.items()}
+        if closed.get("distribution") in ("pyro.Uniform", "torch.Uniform"):
+            closed["distribution"] = "pyro_mbde.ClosedUniform"
+        return closed
+    return [_close(value) for value in node] if isinstance(node, list) else node
+
+
+def convert_base(
+    base: Distribution, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+) -> Distribution:
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+    converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    note_schema(converted, noted_schema(base))
+    return converted
+
+
+def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
+    """Notes on a base which table its rows are of, so that whoever has a density over it can bring them back.
+
+    Args:
+        base: which its copies take the note along from; it is no part of the distribution, nor of a fingerprint.
+        schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
+    """
+    if schema is not None:
+        vars(base)[_NOTED_SCHEMA] = schema
+
+
+def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
+    """Returns the schema that a base was made from, as plain values; None where none was noted."""
+    noted: Mapping[str, Any] | None = vars(base).get(_NOTED_SCHEMA)
+    return noted
+
+
+def widen(base: Distribution) -> Distribution | None:
+    """Returns the base in float64, or None where it cannot be taken apart."""
+    try:
+        return convert_base(base, dtype=torch.float64)
+    except UnknownDistributionError:
+        return None
+
+
+def exact_points(base: Distribution) -> FinitePoints | None:
+    """Returns the points of a finite base with the exact law of its draws, or None where they cannot be listed.
+
+    Raises:
+        ValueError: its probabilities do not sum to 1.
+    """
+    return finite_points(base, widen(base))
+
+
+def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
+    """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
+
+    Args:
+        value: shape ``(..., *event_shape)``.
+        base: the base distribution.
+        dtype: of the network.
+
+    Returns:
+        Tensor of shape ``(..., d)``.
+    """
+    return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
+
+
+def feature_dtype(base: Distribution) -> torch.dtype:
+    """Returns the floating-point type that values of the base are given to networks in: its draws', or log_prob's."""
+    example = reference_draws(base)[:1]
+    return example.dtype if example.is_floating_point() else base.log_prob(example).dtype
+
+
+def support_of(base: Distribution) -> Any:
+    """Returns the support of a distribution, a torch constraint; of a mixture, the one that its components share.
+
+    PyTorch wraps a mixture's support in a constraint that it has no bijection for, so that neither a Markov chain nor a
+    guide could use it. Components whose supports have bounds of their own keep the wrapped one.
+    """
+    support: Any = base.support
+    inner = getattr(support, "base_constraint", None)
+    if isinstance(support, MixtureSameFamilyConstraint) and not any(
+        isinstance(bound, Tensor) and bound.dim()
+        for part in (inner, getattr(inner, "base_constraint", inner))
+        for bound in vars(part).values()
+    ):
+        return inner
+    return support
+
+
+def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
+    """Returns draws of the base that fill it evenly, for averages: randomised Sobol points where it can be inverted.
+
+    Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
+    Where the base has no inverse distribution function these are plain draws.
+
+    Args:
+        base: distribution with empty batch shape.
+        num_draws: number of draws; a power of 2 fills best.
+
+    Returns:
+        Tensor of shape ``(num_draws, *event_shape)``.
+    """
+    return quasi_draws_with_points(base, num_draws)[0]
+
+
+def quasi_draws_with_points(base: Distribution, num_draws: int) -> tuple[Tensor, Tensor | None]:
+    """Returns :func:`quasi_draws` and the points of the unit cube that they were inverted from.
+
+    Returns:
+        Draws of shape ``(num_draws, *event_shape)``, and points of shape ``(num_draws, num_dims)``; None in their place
+        for plain draws.
+    """
+    recorded: list[Tensor | None] = []
+
+    def record(num_points: int, num_dims: int) -> Tensor | None:
+        recorded.append(_sobol_points(num_points, num_dims))
+        return recorded[-1]
+
+    with torch.no_grad():
+        draws = inverse_draws(base, num_draws, record)
+        return (base.sample(torch.Size([num_draws])), None) if draws is None else (draws, recorded[-1])
+
+
+def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int], Tensor | None]) -> Tensor | None:
+    """Pushes points of the unit cube through the inverse distribution function of ``base``.
+
+    Args:
+        base: distribution with empty batch shape.
+        num_draws: number of draws.
+        points: returns float64 points of shape ``(num_draws, num_dims)``, or None for too many dimensions.
+
+    Returns:
+        Tensor of shape ``(num_draws, *event_shape)``, or None where the base has no inverse distribution function.
+    """
+    if type(base).__module__.partition(".")[0] not in _TRUSTED:
+        return None  # a subclass of the user's may draw otherwise than it inverts
+    if isinstance(base, torch.distributions.TransformedDistribution):
+        draws = inverse_draws(base.base_dist, num_draws, points)
+        if draws is None:
+            return None
+        for transform in base.transforms:
+            draws = transform(draws)
+        return draws
+    if isinstance(base, torch.distributions.Independent):
+        return inverse_draws(base.base_dist, num_draws, points)
+    shape = torch.Size([num_draws]) + base.batch_shape + base.event_shape
+    is_multivariate = isinstance(base, torch.distributions.MultivariateNormal) and not base.batch_shape
+    if not is_multivariate and not isinstance(base, _INVERTIBLE):
+        return None
+    uniforms = points(num_draws, max(shape[1:].numel(), 1))
+    if uniforms is None:
+        return None
+    unannotated: Any = base
+    if is_multivariate:
+        standard_normal: Any = dist.Normal(unannotated.loc.new_zeros(()), 1.0, validate_args=False)
+        standard = standard_normal.icdf(_off_the_faces(uniforms, unannotated.loc))
+        correlated: Tensor = unannotated.loc + (unannotated.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
+        return correlated
+    parameter: Tensor = getattr(base, next(iter(unannotated.arg_constraints)))
+    inverted: Tensor = unannotated.icdf(_off_the_faces(uniforms.reshape(shape), parameter))
+    return inverted
+
+
+_TRUSTED = ("torch", "pyro", "pyro_mbde")
+#: Continuous distributions of one variable with an inverse distribution function that is accurate in the tails.
+_INVERTIBLE = (
+    torch.distributions.Cauchy,
+    torch.distributions.Exponential,
+    torch.distributions.HalfCauchy,
+    torch.distributions.HalfNormal,
+    torch.distributions.Laplace,
+    torch.distributions.Normal,
+    torch.distributions.Uniform,
+)
+
+
+def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
+    """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
+    edge = torch.finfo(like.dtype).eps / 2  # the nearest to a face that the dtype tells from it
+    return points.clamp(edge, 1 - edge).to(like)
+
+
+def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
+    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None beyond the dimensions there are."""
+    if num_dims > _SobolEngine.MAXDIM:
+        return None
+    engine = _SobolEngine(num_dims, scramble=True, seed=int(torch.randint(2**31, ())))
+    points: Tensor = engine.draw(num_draws, dtype=torch.float64)
+    return points
+
+
+class Spread(NamedTuple):
+    """Where the base lies and how wide, coordinate by coordinate; shapes ``(d,)``, with d = 1 for a scalar event."""
+
+    loc: Tensor
+    scale: Tensor
+
+
+def base_spread(base: Distribution) -> Spread:
+    """Returns the median of each coordinate of the base and its interquartile range in units of a normal's deviation.
+
+    Public: computed from the base alone, always from the same draws.
+    """
+    return spread_of_draws(reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1))
+
+
+def spread_of_draws(draws: Tensor) -> Spread:
+    """Returns the median of each column and its interquartile range in units of a normal's deviation, in float64.
+
+    Robust, since a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1, one whose
+    median is infinite location 0.
+
+    Args:
+        draws: shape ``(n, d)``.
+    """
+    draws = draws.double()
+    quartiles = torch.quantile(draws, draws.new_tensor([0.25, 0.5, 0.75]), dim=0)
+    # Quartiles of the standard normal lie at +-0.6745.
+    scale = (quartiles[2] - quartiles[0]) / (2 * 0.6745)
+    deviation = draws.std(0)
+    usable = (scale > 0) & torch.isfinite(scale)
+    scale = torch.where(usable, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
+    return Spread(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
+
+
+def reference_draws(base: Distribution) -> Tensor:
+    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is left alone."""
+    with seeded(0), torch.inference_mode(False), torch.no_grad():
+        return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))

@@ -1,0 +1,122 @@
+"""The tilt of a density: statistics, their natural parameters and the public interval that holds the sum."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from pyro.ops.provenance import extract_provenance, track_provenance
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+
+from pyro_mbde._checks import check_number, message
+from pyro_mbde._torch_state import with_gradients
+from pyro_mbde.density.bounds import LOG_2, Bounds, clip_score, tilt_bounds
+from pyro_mbde.density.statistics import with_public_weights
+
+
+class Tilt:
+    r"""The function :math:`f(x) = \lambda\, \mathrm{clip}(\langle \theta, c(x) \rangle - a,\, lo,\, hi)`.
+
+    Computed in this order, which keeps the bound for every network: statistics in the network's dtype; then in float64
+    NaN to 0, each statistic clamped to [-log 2, log 2], their weighted sum (the score), less the offset a, clamped to
+    [lo, hi], times the shrinkage. The offset of a calibrated density is found, and its certificate proved, on values of
+    the score: the same operations, to the last bit.
+
+    Args:
+        statistics: module mapping ``(n, d)`` to ``(n, T)``; copied, frozen and put in eval mode.
+        natural_params: theta, shape ``(T,)``, finite.
+        offset: a, finite. A constant that the log-normaliser would absorb, were it not for the clip.
+        shrinkage: lambda, in [0, 1]; what is left of the tilt where a certificate failed.
+        bounds: public interval [lo, hi], which holds 0; ``None`` for :func:`~pyro_mbde.density.bounds.tilt_bounds` of
+            theta, which must then be public and the offset 0.
+        device: where theta is kept.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: a shape does not fit, a number is not finite, or an offset has no bounds.
+    """
+
+    def __init__(
+        self,
+        statistics: nn.Module,
+        natural_params: Tensor,
+        offset: float = 0.0,
+        shrinkage: float = 1.0,
+        bounds: Bounds | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        if not isinstance(statistics, nn.Module):
+            raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
+        natural_params = _plain(torch.as_tensor(natural_params))
+        if natural_params.dim() != 1 or not len(natural_params):
+            raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
+        with with_gradients():  # the copies can be differentiated wherever they are made
+            self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
+            # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
+            self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
+        if not bool(torch.isfinite(self.natural_params).all()):
+            raise ValueError(message("natural_params", "be finite", "numbers that are not"))
+        self.offset = check_number("offset", offset, "be finite", math.isfinite)
+        self.shrinkage = check_number("shrinkage", shrinkage, "be in [0, 1]", lambda value: 0 <= value <= 1)
+        if bounds is None and offset:
+            raise ValueError(message("bounds", "be given where there is an offset", bounds))
+        self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
+
+    def check_output(self, features: Tensor) -> None:
+        """Raises if the statistics of one row are not as many as there are natural parameters."""
+        shape = tuple(self._statistics_at(features.unsqueeze(0)).shape)
+        wanted = (1, len(self.natural_params))
+        if shape != wanted:
+            raise ValueError(message("statistics", f"map (1, d) to {wanted} as natural_params has", shape))
+
+    def _statistics_at(self, features: Tensor) -> Tensor:
+        # A copy: what a module writes into its input must not become the draw.
+        inputs = features.clone()
+        statistics: Tensor = self.statistics(inputs)
+        if type(statistics) is not type(inputs) or torch.is_complex(statistics):
+            # A subclass of Tensor could override clamp.
+            kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
+            raise TypeError(message("statistics", "return a real torch.Tensor", kind))
+        return statistics
+
+    def with_public_weights(self) -> Tilt:
+        """Returns a tilt of the same layers in which public numbers stand in for all that was fitted."""
+        weights = torch.full_like(self.natural_params, 1 / len(self.natural_params))
+        return Tilt(with_public_weights(self.statistics), weights, device=weights.device)
+
+    def score(self, features: Tensor) -> Tensor:
+        """Returns <theta, c>, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""
+        # A function, not a method: an attribute of the module's tensor could stand in for one.
+        statistics = Tensor.double(self._statistics_at(_plain(features)))
+        statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
+        # Huge parameters may overflow to infinities that cancel.
+        return torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
+        features, provenance = _extract_provenance(features)
+        score = self.score(features)
+        tilt: Tensor = _track_provenance(self.shrinkage * clip_score(score, self.offset, self.bounds), provenance)
+        return tilt
+
+
+_extract_provenance: Any = extract_provenance  # Pyro leaves these unannotated
+_track_provenance: Any = track_provenance
+
+
+def _plain(value: Tensor) -> Tensor:
+    """Returns a tensor without a Python subclass around it; one that torch traces with, which holds no data, as it is.
+
+    Raises:
+        TypeError: the subclass cannot be taken off.
+    """
+    if type(value) in (Tensor, FakeTensor):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():  # else the subclass could answer itself
+        plain = Tensor.as_subclass(value, Tensor)
+    if type(plain) is not Tensor:
+        raise TypeError(message("value", "be a plain torch.Tensor, or a view of one", type(value).__name__))
+    return plain

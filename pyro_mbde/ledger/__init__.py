@@ -1,0 +1,1 @@
+"""Accounts of privacy budgets, charged before anything is drawn. Imports no torch."""

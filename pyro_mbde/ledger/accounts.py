@@ -1,0 +1,357 @@
+"""Accounts of a privacy budget and the rules that they are charged by."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from pyro_mbde._checks import check_choice, check_epsilon, check_number, message
+from pyro_mbde.names import normal_name
+from pyro_mbde.privacy.accounting import (
+    EXACT,
+    PURE,
+    ZCDP,
+    TotalCost,
+    compose,
+    exact_decimal,
+    sum_of_epsilons,
+    to_float,
+    zcdp_of_draw,
+)
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
+from pyro_mbde.privacy.zcdp import zcdp_epsilon
+
+RULES = ("pure", "zcdp", "iid")
+#: Of an account, unless it is opened with another: it pays for a thousand certificates of 1e-9, and is far below one in
+#: the number of people in most tables.
+DEFAULT_DELTA = 1e-6
+#: More draws of one density than this are never counted.
+MOST_COUNTED = 10**12
+#: Counted on the safe side for the rounding of zCDP, as a share.
+_RESERVE = 1e-12
+_LONGEST_NAME, _LONGEST_TEXT = 200, 2000
+
+
+class BudgetExceededError(ValueError):
+    """A charge that an account cannot bear. Nothing was charged, and nothing may be drawn.
+
+    Its message holds public numbers only: of the account, of what was charged before, and of what was asked.
+    """
+
+
+@dataclass(frozen=True)
+class Account:
+    r"""A limit on what draws from one table may cost together, whoever draws them and whatever they look at before.
+
+    **Theorem.** Let every fit and every charge be chosen by looking at what was drawn before and at public facts, and
+    let only what was charged be drawn. For any two tables, and any set S of everything that is ever handed out (primes
+    for the other table), :math:`\Pr[S] \le e^{\epsilon} \Pr[S'] + \delta`, with :math:`\epsilon, \delta` the account's.
+
+    **What the rules keep**, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta
+    set aside for certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
+
+    .. math::
+        \text{pure:} \quad & \textstyle\sum k_i \epsilon_i \le \epsilon , \quad \sum \delta_i \le C = \delta \\
+        \text{zcdp:} \quad & \epsilon_{\rho}(\textstyle\sum k_i \rho_i, \; \delta - C) \le \epsilon , \quad
+            \sum \delta_i \le C \\
+        \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) \le \epsilon , \quad \delta_1 \le C , \quad
+            \text{one density only,}
+
+    with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` the conversion of
+    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the least of what
+    :func:`~pyro_mbde.compose` knows of k draws of one density, certificates apart.
+
+    **Proof.** *Certificates.* The i-th fails with probability :math:`f_i \le \delta_i`, given all that came before. Let
+    P be the law of all that is handed out, and :math:`P^\circ` the law if each fit were made on condition that its
+    certificate holds. A path of the latter is one without failure, and there :math:`dP = w \, dP^\circ` with :math:`w =
+    \prod (1 - f_i)`. On every path :math:`1 \ge w \ge \prod (1 - \delta_i) \ge 1 - \sum \delta_i \ge 1 - C`, which
+    averages over the fits keep: let w be the average given what is handed out. Where
+
+    .. math::
+        \textstyle\int h \, dP^\circ \le e^{\epsilon} \int h \, dP^{\circ\prime} + \delta - C
+        \quad \text{for every } 0 \le h \le 1 , \tag{1}
+
+    it follows, with :math:`h = w'` on S and 0 elsewhere, that
+
+    .. math::
+        P(S) - e^{\epsilon} P'(S)
+        &\le \textstyle\int_S w \, dP^\circ + \bigl(1 - \int w \, dP^\circ\bigr)
+            - e^{\epsilon} \int_S w' \, dP^{\circ\prime} \\
+        &\le \textstyle 1 - \int_{S^c} w \, dP^\circ - \int_S w' \, dP^\circ + \delta - C
+            \le 1 - (1 - C) + \delta - C = \delta .
+
+    (1) says the same as :math:`P^\circ(S) \le e^{\epsilon} P^{\circ\prime}(S) + \delta - C` for every S. To show it,
+    fix the randomness of the fits on either side: what holds for every choice of it holds for the mixtures. Given the
+    past, each draw is then from one density, q or q', that a guarantee ties together, and which guarantee it is the
+    past has settled.
+
+    *Pure.* On every path the log-ratios add up, :math:`dP^\circ \le e^{\sum k_i \epsilon_i} dP^{\circ\prime} \le
+    e^{\epsilon} dP^{\circ\prime}`. The limit holds on every path, so it does not matter that the sum differs between
+    them.
+
+    *zCDP.* For :math:`\alpha > 1` let M be the product over draws of :math:`(q/q')^\alpha e^{-\alpha (\alpha - 1)
+    \rho_i}`. Given the past its expectation under :math:`P^{\circ\prime}` does not grow from draw to draw, as
+    :math:`\rho_i` is settled before the draw. With :math:`\sum k_i \rho_i \le \rho` on every path the Rényi divergence
+    of order alpha is at most :math:`\alpha \rho`, whence :math:`P^\circ(S) \le e^{\epsilon_\rho} P^{\circ\prime}(S) +
+    \delta - C`.
+
+    *iid.* Let k be the largest number of draws that the account can ever bear. However many are drawn and when, what is
+    handed out is a function of k independent draws of one density, which cost what is stated.
+
+    **Why a rule is for good.** Each proof needs its limit on every path. Were the rule chosen by looking at draws, on
+    some paths only one limit would hold and on others only the other, and neither sum would be bounded on all. For the
+    same reason delta is split when the account is opened: then no later choice of a certificate can change what is left
+    for the conversion. A refusal tells nothing: it depends on public numbers alone, and on which draws are of one
+    density. That is public too, as every fitted density has a random name of its own: its fingerprint is salted by 128
+    random bits that are kept in the model's file and made afresh whenever a density is fitted or mollified.
+
+    **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
+    a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
+
+    One table should have one account. What is charged to several accounts of one table, or read from it by other means,
+    adds up beyond either.
+
+    Attributes:
+        name: of the account, unique in its ledger.
+        epsilon: limit in nats, above 0.
+        delta: limit, in [0, 1).
+        rule: ``pure``, ``zcdp`` or ``iid``.
+        certificate_delta: C, what the certificates of all fits together may take of delta.
+        opened: when, in UTC.
+        closed: when it was closed, without a charge and for good; ``None`` for an account that is open.
+
+    References:
+        Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
+        Accounting via a Rényi Filter. 2021. Theorem 3.1 (zCDP).
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    rule: str
+    certificate_delta: float
+    opened: datetime
+    closed: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Draws that an account has paid for.
+
+    Everything except the fingerprint and the hash is public. Neither says anything about the table to anyone without
+    the model file, see :class:`~pyro_mbde.Ledger`; still they are for the data owner and auditors, and the fingerprint
+    is left out of what is printed.
+
+    Attributes:
+        number: place in the ledger, which also counts the openings of accounts.
+        account: name of the account.
+        when: what the clock said, in UTC; the order of charges is that of their numbers.
+        fingerprint: name of the fitted density, in hexadecimal digits; random to anyone without the model file.
+        num_draws: how many draws it pays for.
+        guarantee: of one draw.
+        purpose: what it was for, in the words of who charged it.
+        who: who charged it.
+        hash: SHA-256 of all the above and of the hash before.
+        spent: what the account has spent with this charge included, where :meth:`~pyro_mbde.Ledger.charge` returns it;
+            ``None`` in lists of charges. Neither hashed nor compared.
+    """
+
+    number: int
+    account: str
+    when: datetime
+    fingerprint: str = field(repr=False)
+    num_draws: int
+    guarantee: Guarantee
+    purpose: str
+    who: str
+    hash: str
+    spent: TotalCost | None = field(default=None, compare=False)
+
+
+class Tally(NamedTuple):
+    """All draws of one density at one guarantee that an account has paid for."""
+
+    fingerprint: str
+    guarantee: Guarantee
+    num_draws: int
+
+    def __repr__(self) -> str:
+        """Leaves the fingerprint out."""
+        return f"Tally(guarantee={self.guarantee!r}, num_draws={self.num_draws!r})"
+
+
+def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_delta: Any, opened: datetime) -> Account:
+    """Returns an account, after a check of every argument, with delta split by its rule.
+
+    Args:
+        name: what to call it, put into Unicode's form NFKC.
+        epsilon: limit in nats, finite and above 0.
+        delta: limit, in [0, 1).
+        rule: ``pure``, ``zcdp`` or ``iid``.
+        certificate_delta: what of delta certificates may take, in [0, delta); ``None`` for all of it under ``pure``,
+            for a tenth under the others.
+        opened: when, in UTC.
+
+    Returns:
+        The account.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range.
+    """
+    name = check_text("name", normal_name(check_text("name", name)), _LONGEST_NAME)
+    if not name:
+        raise ValueError(message("name", "be at least one character long", name))
+    epsilon = check_epsilon(epsilon)
+    check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account without limit keeps nothing.")
+    # Adding 0 makes -0.0 the 0.0 that databases give back.
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1) + 0.0
+    check_choice("rule", rule, RULES)
+    if rule == "pure":
+        if certificate_delta is not None and certificate_delta != delta:
+            remedy = "Leave it out: under this rule certificates may take all of delta."
+            raise ValueError(message("certificate_delta", "be delta under the rule 'pure'", certificate_delta, remedy))
+        return Account(name, epsilon, delta, rule, delta, opened)
+    if not delta > 0:
+        raise ValueError(message("delta", f"be above 0 under the rule {rule!r}", delta, "Or use the rule 'pure'."))
+    if certificate_delta is None:
+        certificate_delta = delta / 10
+    constraint = f"be at least 0 and below delta, {delta:g}"
+    certificate_delta = check_number("certificate_delta", certificate_delta, constraint, lambda c: 0 <= c < delta) + 0.0
+    check_number("certificate_delta", certificate_delta, constraint, lambda c: _conversion_delta(delta, c) > 0)
+    return Account(name, epsilon, delta, rule, certificate_delta, opened)
+
+
+def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
+    """Returns ``value``, or raises if it is no string of printable characters, or one that is too long."""
+    if not isinstance(value, str):
+        raise TypeError(message(name, "be a string", value))
+    if len(value) > longest:
+        raise ValueError(message(name, f"be at most {longest} characters long", value[:20] + "..."))
+    if not value.isprintable() or value != value.strip():
+        raise ValueError(message(name, "be printable characters on one line, without spaces around them", value))
+    return str(value)
+
+
+def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
+    """Returns what draws cost together under an account's rule; of nothing, 0.
+
+    For zCDP and the exact curve its delta is all of the account's.
+    """
+    tallies = list(tallies)
+    if not tallies:
+        return TotalCost(0.0, 0.0, {"pure": PURE, "zcdp": ZCDP, "iid": EXACT}[account.rule])
+    if any(math.isinf(tally.guarantee.epsilon) for tally in tallies):
+        return TotalCost(math.inf, account.delta, PURE)
+    if account.rule == "pure":
+        # The exact sum is at most the limit's decimal, so rounded to the nearest float it is at most the limit.
+        return TotalCost(to_float(_epsilons(tallies)), to_float(_certificates(tallies)), PURE)
+    if account.rule == "zcdp":
+        return TotalCost(_zcdp_epsilon(account, tallies), account.delta, ZCDP)
+    first, num_draws = tallies[0], sum(tally.num_draws for tally in tallies)
+    uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
+    total = compose(uncertified, num_draws, _conversion_delta(account.delta, account.certificate_delta))
+    epsilon = total.epsilon
+    if epsilon > account.epsilon and is_affordable(account, tallies):  # proved otherwise than by the search
+        epsilon = account.epsilon
+    return TotalCost(epsilon, account.delta, total.rule)
+
+
+def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
+    """Returns whether draws together are within an account's limits, under its rule."""
+    tallies = list(tallies)
+    if any(tally.num_draws > MOST_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
+        return False
+    if not bears_certificates(account, tallies):
+        return False
+    if account.rule == "pure":
+        return _epsilons(tallies) <= exact_decimal(account.epsilon)
+    if account.rule == "zcdp":
+        return not tallies or _zcdp_epsilon(account, tallies) <= account.epsilon
+    if len({tally[:2] for tally in tallies}) > 1:
+        return False
+    return all(_iid_holds(account, tally.guarantee, tally.num_draws) for tally in tallies)
+
+
+def bears_certificates(account: Account, tallies: Iterable[Tally]) -> bool:
+    """Returns whether the certificates of draws together are within the part of delta that an account has for them."""
+    return _certificates(list(tallies)) <= exact_decimal(account.certificate_delta)
+
+
+def certificates_left(account: Account, tallies: Iterable[Tally]) -> Fraction:
+    """Returns what an account has left of delta for further certificates, as the exact difference of decimals."""
+    return exact_decimal(account.certificate_delta) - _certificates(list(tallies))
+
+
+def add_draws(tallies: Iterable[Tally], more: Tally) -> list[Tally]:
+    """Returns tallies with draws added to those of the same density and guarantee."""
+    rest = [tally for tally in tallies if tally[:2] != more[:2]]
+    before = sum(tally.num_draws for tally in tallies if tally[:2] == more[:2])
+    return [*rest, more._replace(num_draws=before + more.num_draws)]
+
+
+def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> int:
+    """Returns how many more draws of a density an account can bear.
+
+    Args:
+        account: which bears them.
+        tallies: what it has paid for.
+        guarantee: of one draw.
+        fingerprint: name of the density.
+
+    Returns:
+        The largest number, 0 if none; never more than :data:`MOST_COUNTED`.
+    """
+    tallies = list(tallies)
+
+    def holds(num_draws: int) -> bool:
+        return is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
+
+    low, high = 0, 1
+    while high <= MOST_COUNTED and holds(high):
+        low, high = high, 2 * high
+    high = min(high, MOST_COUNTED + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _certificates(tallies: list[Tally]) -> Fraction:
+    """Once for each guarantee of a density: on the safe side, where two rest on the same certificate."""
+    return sum((exact_decimal(tally.guarantee.delta) for tally in tallies), Fraction(0))
+
+
+def _epsilons(tallies: list[Tally]) -> Fraction:
+    return sum_of_epsilons((tally.guarantee, tally.num_draws) for tally in tallies)
+
+
+def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
+    try:
+        rho = math.fsum(tally.num_draws * zcdp_of_draw(tally.guarantee) for tally in tallies) * (1 + _RESERVE)
+    except OverflowError:
+        return math.inf
+    delta = _conversion_delta(account.delta, account.certificate_delta)
+    return zcdp_epsilon(rho, delta) * (1 + _RESERVE) if rho < math.inf else math.inf
+
+
+@functools.lru_cache(maxsize=1024)
+def _iid_holds(account: Account, guarantee: Guarantee, num_draws: int) -> bool:
+    """Whether any of the three bounds of ``compose`` is within what the account has; the dearest to compute last."""
+    if sum_of_epsilons([(guarantee, num_draws)]) <= exact_decimal(account.epsilon):
+        return True
+    if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= account.epsilon:
+        return True
+    delta = _conversion_delta(account.delta, account.certificate_delta)
+    return num_draws <= MOST_DRAWS and is_within(guarantee, num_draws, account.epsilon, delta)
+
+
+def _conversion_delta(delta: float, certificate_delta: float) -> float:
+    """What certificates leave of delta; rounded down, unless they take nothing."""
+    return math.nextafter(delta - certificate_delta, 0.0) if certificate_delta else delta

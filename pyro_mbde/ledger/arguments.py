@@ -1,0 +1,54 @@
+"""What a ledger is told by its caller, checked; no error shows a fingerprint."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from typing import Any
+
+from pyro_mbde._checks import message
+from pyro_mbde.ledger.accounts import check_text
+from pyro_mbde.privacy.guarantee import Guarantee
+
+_FINGERPRINT, _HASH = re.compile("[0-9a-f]{32,128}"), re.compile("[0-9a-f]{64}")
+_LONGEST_USER_NAME = 200
+
+
+def check_guarantee(guarantee: Any) -> Guarantee:
+    """Returns a guarantee as databases give it back: adding 0 makes a -0.0 the 0.0 that it is there."""
+    if not isinstance(guarantee, Guarantee):
+        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
+    assert guarantee.log_ratio_range is not None
+    return Guarantee(guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
+
+
+def check_fingerprint(fingerprint: Any) -> str:
+    """Returns a fingerprint in small letters, or raises if it is none."""
+    if not isinstance(fingerprint, str):
+        raise TypeError(f"fingerprint must be a string, got one of type {type(fingerprint).__name__}.")
+    if not _FINGERPRINT.fullmatch(fingerprint.lower()):
+        raise ValueError(f"fingerprint must be 32 to 128 hexadecimal digits, got one of {len(fingerprint)} characters.")
+    return fingerprint.lower()
+
+
+def check_head(head: Any) -> str:
+    """Returns a head in small letters, or raises if it is not a whole hash."""
+    if not isinstance(head, str):
+        raise TypeError(message("expected_head", "be a string", head))
+    if not _HASH.fullmatch(head.strip().lower()):
+        remedy = "Pass the whole head, as it was printed: a part of it proves nothing."
+        raise ValueError(message("expected_head", "be 64 hexadecimal digits", head, remedy))
+    return head.strip().lower()
+
+
+def user_name(who: str | None) -> str:
+    """Returns who was named, checked, or the name of the user that the operating system knows."""
+    if who is not None:
+        return check_text("who", who)
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
+        name = f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+    name = name if name.isprintable() else repr(name)
+    return name.strip()[:_LONGEST_USER_NAME].strip() or "unknown"

@@ -1,0 +1,146 @@
+"""Why an account refuses a charge: public numbers only, and the one that stands in the way is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import ROUND_FLOOR, Context, Decimal
+
+from pyro_mbde._checks import message, shown
+from pyro_mbde.ledger.accounts import (
+    Account,
+    Tally,
+    add_draws,
+    affordable_draws,
+    bears_certificates,
+    certificates_left,
+    is_affordable,
+    spent_by,
+)
+from pyro_mbde.privacy.accounting import exact_decimal, to_float
+from pyro_mbde.privacy.guarantee import Guarantee
+
+_NOTHING = "Nothing was charged, and nothing may be drawn."
+#: Of an account's epsilon, a share that is called nothing.
+_NO_EPSILON = 1e-6
+_HALVINGS = 60
+
+
+def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
+    """Returns why draws go beyond an account's delta or epsilon, whichever it is, and what it bears in their place.
+
+    Args:
+        account: which cannot bear them.
+        tallies: what it has paid for.
+        asked: the draws.
+    """
+    tallies = list(tallies)
+    spent = spent_by(account, tallies)
+    most = _most_epsilon(account, tallies, asked)
+    if most <= _NO_EPSILON * account.epsilon:
+        total = f"{shown(spent.epsilon)} of {shown(account.epsilon)}"
+        what = "No more rows of this table may be released from it"
+        return f"The account {account.name!r} is spent: epsilon {total}. {what}. {_NOTHING}"
+    if not bears_certificates(account, add_draws(tallies, asked)):
+        return _beyond_delta(account, tallies, asked, most)
+    affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
+    standing = (
+        f"epsilon={shown(spent.epsilon)} of its epsilon={shown(account.epsilon)} are spent, added up by the rule "
+        f"{account.rule!r} at delta={shown(account.delta)}, and one draw of this density has "
+        f"epsilon={shown(asked.guarantee.epsilon)}"
+    )
+    if not affordable:
+        smaller = _smaller(account, tallies, asked, most)
+        return f"The account {account.name!r} bears no draw of this density: {standing}. {_NOTHING} {smaller}"
+    constraint = f"be at most {affordable:,} in account {account.name!r}: {standing}"
+    return message("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
+
+
+def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
+    """Which density, fitted anew, an account still bears a draw of."""
+    row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
+    if asked.guarantee.delta == 0:
+        return f"{row}."
+    left = to_float(certificates_left(account, tallies))
+    if left > 0:
+        return f"{row}, if its delta is at most {shown(left)}."
+    return f"{row}, if it has delta=0: nothing is left of delta for the certificate of another density."
+
+
+def _most_epsilon(account: Account, tallies: list[Tally], asked: Tally) -> float:
+    """The largest epsilon of one more draw, certificates apart; in an iid account that is in use, of its density."""
+    if account.rule == "iid" and tallies:
+        density = tallies[0]
+        more = affordable_draws(account, tallies, density.guarantee, density.fingerprint)
+        return density.guarantee.epsilon if more else 0.0
+    given = asked.guarantee.log_ratio_range or 0.0
+    spread = 1.0 if given <= asked.guarantee.epsilon else 2.0  # a priori, or calibrated
+
+    def bears(epsilon: float) -> bool:
+        draw = Tally("", Guarantee(epsilon, 0.0, spread * epsilon), 1)
+        return is_affordable(account, [*tallies, draw])
+
+    if account.rule == "pure":  # as people add up decimals
+        return max(to_float(exact_decimal(account.epsilon) - exact_decimal(spent_by(account, tallies).epsilon)), 0.0)
+    low, high = 0.0, 2 * account.epsilon
+    while bears(high):
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bears(middle) else (low, middle)
+    return low
+
+
+def _rounded_down(epsilon: float) -> str:
+    """At most six digits, and no more than the number unless it is above by a rounding of floats."""
+    down = Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(epsilon * (1 + 1e-12)))
+    return shown(float(down))
+
+
+def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
+    left = shown(to_float(certificates_left(account, tallies)))
+    constraint = (
+        f"be at most {left} for a further certificate in account {account.name!r}, which has "
+        f"delta={shown(account.certificate_delta)} for the certificates of all its densities"
+    )
+    remedy = "Fit with delta=0, which needs no certificate"
+    remedy += "" if left == "0" else f", or with a delta of at most {left}"
+    remedy += "." if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}."
+    return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
+
+
+def closed_or_elsewhere(account: Account, other: str | None) -> str:
+    """Returns why an account cannot be charged for a density at all, or nothing.
+
+    Args:
+        account: any.
+        other: name of another account that the density was charged to, if any.
+    """
+    if account.closed is not None:
+        constraint = f"be that of an open account, and {account.name!r} was closed on {account.closed.date()}"
+        return message("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
+    if other is not None:
+        constraint = f"be the only account that bears this density, and {other!r} bears it already"
+        remedy = "What its rows cost adds up in one account alone."
+        return message("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
+    return ""
+
+
+def other_density(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
+    """Returns why an account for draws of one density does not bear these, or nothing.
+
+    Args:
+        account: any.
+        tallies: what it has paid for.
+        asked: the draws.
+    """
+    if account.rule != "iid":
+        return ""
+    remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."
+    for tally in tallies:
+        if tally.fingerprint != asked.fingerprint:
+            constraint = f"name the one density that account {account.name!r} is for"
+            return f"fingerprint must {constraint}, got another density. {remedy}"
+        if tally.guarantee != asked.guarantee:
+            constraint = f"be that of account {account.name!r}, {tally.guarantee}"
+            return message("guarantee", constraint, asked.guarantee, remedy)
+    return ""

@@ -1,0 +1,266 @@
+"""The tables of a ledger, what the databases forbid to do to them, and how a database becomes a ledger."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    insert,
+    inspect,
+    text,
+    update,
+)
+
+from pyro_mbde.ledger.chain import entry_hash
+
+metadata = MetaData()
+
+#: In SQLite the rowid itself (of 64 bits), lest a row be replaced by a rowid of its own.
+_ENTRY_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
+#: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
+heads = Table(
+    "mbde_ledger",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("created", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
+    CheckConstraint("id = 1"),
+)
+
+accounts = Table(
+    "mbde_accounts",
+    metadata,
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("certificate_delta", Double, nullable=False),
+    Column("opened", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+charges = Table(
+    "mbde_charges",
+    metadata,
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, index=True),
+    Column("charged", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("num_draws", BigInteger, nullable=False),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("log_ratio_range", Double, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    CheckConstraint("num_draws > 0"),
+)
+
+#: Accounts that were never charged and never will be.
+closings = Table(
+    "mbde_closings",
+    metadata,
+    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, unique=True),
+    Column("closed", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+)
+
+#: The tables that the chain runs through, by the kinds of their entries.
+ENTRIES = {"account": accounts, "charge": charges, "closing": closings}
+
+#: Draws added up, so that a charge need not read all charges before it.
+tallies = Table(
+    "mbde_tallies",
+    metadata,
+    Column("account", Text, ForeignKey(accounts.c.name), nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("epsilon", Double, nullable=False),
+    Column("delta", Double, nullable=False),
+    Column("log_ratio_range", Double, nullable=False),
+    Column("num_draws", BigInteger, nullable=False),
+    PrimaryKeyConstraint("account", "fingerprint", "epsilon", "delta", "log_ratio_range"),
+    sqlite_with_rowid=False,
+)
+
+#: What is never done to a table. Entries are only ever added; the head and the tallies only ever grow.
+_FORBIDDEN: dict[str, dict[str, str]] = {
+    "mbde_accounts": {"UPDATE": "", "DELETE": ""},
+    "mbde_charges": {"UPDATE": "", "DELETE": ""},
+    "mbde_closings": {"UPDATE": "", "DELETE": ""},
+    "mbde_ledger": {
+        "UPDATE": "NEW.id <> OLD.id OR NEW.version < OLD.version OR NEW.identity <> OLD.identity "
+        "OR NEW.created <> OLD.created OR NEW.number < OLD.number OR NEW.number > OLD.number + 1 "
+        "OR (NEW.number = OLD.number AND NEW.hash <> OLD.hash)",
+        "DELETE": "",
+    },
+    "mbde_tallies": {
+        "UPDATE": "NEW.account <> OLD.account OR NEW.fingerprint <> OLD.fingerprint OR NEW.epsilon <> OLD.epsilon "
+        "OR NEW.delta <> OLD.delta OR NEW.log_ratio_range <> OLD.log_ratio_range OR NEW.num_draws < OLD.num_draws",
+        "DELETE": "",
+    },
+}
+#: Rows in whose stead SQLite's INSERT OR REPLACE would put another, without a call of the trigger on deletions.
+#: PostgreSQL knows no such thing: there keys refuse an INSERT, and ON CONFLICT DO UPDATE is an update.
+_REPLACED: dict[str, str] = {
+    "mbde_accounts": "number = NEW.number OR name = NEW.name",
+    "mbde_charges": "number = NEW.number",
+    "mbde_closings": "number = NEW.number OR account = NEW.account",
+    "mbde_ledger": "id = NEW.id",
+    "mbde_tallies": "account = NEW.account AND fingerprint = NEW.fingerprint AND epsilon = NEW.epsilon "
+    "AND delta = NEW.delta AND log_ratio_range = NEW.log_ratio_range",
+}
+_REFUSAL = "rows of a ledger are only ever added"
+_POSTGRESQL_BODY = f" BEGIN RAISE EXCEPTION '{_REFUSAL}'; END "
+
+
+def _add_closings(connection: Connection) -> None:
+    closings.create(connection)
+    _forbid(connection, [closings.name])
+
+
+#: The n-th turns a ledger of version n into one of version n + 1. None may touch what is hashed.
+MIGRATIONS: list[Callable[[Connection], None]] = [_add_closings]
+
+
+class NotALedgerError(Exception):
+    """A database that holds something else, or a ledger that a newer release has written."""
+
+
+def newest_version() -> int:
+    """Returns the version of the ledgers that are made here."""
+    return 1 + len(MIGRATIONS)
+
+
+def read_version(connection: Connection) -> int:
+    """Returns the version of the ledger in a database; 0 if it holds nothing.
+
+    Raises:
+        NotALedgerError: it holds something else, or a ledger that is too new.
+    """
+    inspector = inspect(connection)
+    if not inspector.has_table(heads.name):
+        names = set(inspector.get_table_names())
+        if names & set(metadata.tables):
+            raise NotALedgerError(f"its table {heads.name} is missing")
+        # A server's database may hold other tables beside; a file that does is another program's.
+        if names and connection.dialect.name == "sqlite":
+            raise NotALedgerError("it is a database of something else")
+        return 0
+    # Whatever columns it has: it may be of another version, or another program's.
+    row = connection.execute(text(f"SELECT * FROM {heads.name}")).mappings().first()
+    version = row.get("version") if row is not None else None
+    if not isinstance(version, int) or version < 1:
+        raise NotALedgerError(f"its table {heads.name} tells no version: it is another program's, or damaged")
+    if version > newest_version():
+        raise NotALedgerError(
+            f"a newer release of pyro_mbde wrote it, in version {version}, and this one reads up to "
+            f"{newest_version()}; update pyro_mbde"
+        )
+    return version
+
+
+def prepare(connection: Connection, now: datetime) -> None:
+    """Makes a database a ledger of the newest version: makes it from nothing, or migrates it.
+
+    To be called within a transaction that writes.
+
+    Raises:
+        NotALedgerError: see :func:`read_version`.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(7235140421)"))  # one at a time; any fixed number
+    version = read_version(connection)
+    if version == 0:
+        metadata.create_all(connection)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(
+                f"CREATE FUNCTION mbde_refuse() RETURNS trigger LANGUAGE plpgsql AS $${_POSTGRESQL_BODY}$$"
+            )
+        _forbid(connection, _FORBIDDEN)
+        first = {"identity": uuid.uuid4().hex, "created": now.isoformat()}
+        row = {"id": 1, "version": newest_version(), **first, "number": 0, "hash": genesis_hash(first)}
+        connection.execute(insert(heads).values(row))
+        return
+    for migration in MIGRATIONS[version - 1 :]:
+        migration(connection)
+    if version < newest_version():
+        connection.execute(update(heads).values(version=newest_version()))
+
+
+def genesis_hash(row: dict[str, str]) -> str:
+    """Returns what the first entry of a ledger is chained to, from its identity and when it was made."""
+    return entry_hash("ledger", {"number": 0, "identity": row["identity"], "created": row["created"]})
+
+
+def triggers(dialect: str, tables: Iterable[str] = tuple(_FORBIDDEN)) -> dict[str, str]:
+    """Returns the statements that make the triggers which forbid changes, by their names."""
+    postgresql = dialect == "postgresql"
+    then = "EXECUTE FUNCTION mbde_refuse()" if postgresql else f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+    statements = {}
+    for table in tables:
+        if postgresql:
+            actions = {**_FORBIDDEN[table], "TRUNCATE": ""}
+        else:
+            actions = {**_FORBIDDEN[table], "INSERT": f"EXISTS (SELECT 1 FROM {table} WHERE {_REPLACED[table]})"}
+        for action, condition in actions.items():
+            name = f"{table}_no_{'replace' if action == 'INSERT' else action.lower()}"
+            each = "STATEMENT" if action == "TRUNCATE" else "ROW"
+            when = f" WHEN ({condition})" if condition else ""
+            statements[name] = f"CREATE TRIGGER {name} BEFORE {action} ON {table} FOR EACH {each}{when} {then}"
+    return statements
+
+
+def trigger_problems(connection: Connection) -> Iterator[str]:
+    """Tells which triggers are not there, are switched off, or forbid something else."""
+    postgresql = connection.dialect.name == "postgresql"
+    if postgresql:
+        query = (
+            "SELECT tgname, pg_get_triggerdef(pg_trigger.oid, true), prosrc FROM pg_trigger "
+            "JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid "
+            "WHERE tgenabled IN ('O', 'A') AND pg_table_is_visible(pg_class.oid)"
+        )
+    else:
+        query = "SELECT name, sql, '' FROM sqlite_master WHERE type = 'trigger'"
+    present = {name: (statement, body) for name, statement, body in connection.execute(text(query))}
+    for name, statement in triggers(connection.dialect.name).items():
+        if name not in present:
+            yield f"the trigger {name}, which prevents changes to rows, is missing"
+            continue
+        found, body = present[name]
+        same = _plain(found) == _plain(statement) and body == _POSTGRESQL_BODY if postgresql else found == statement
+        if not same:
+            yield f"the trigger {name}, which prevents changes to rows, was altered"
+
+
+def _plain(statement: str) -> str:
+    """A statement without blanks, parentheses and letter case: PostgreSQL adds its own."""
+    return re.sub(r"[\s()]+", "", statement).lower()
+
+
+def _forbid(connection: Connection, tables: Iterable[str]) -> None:
+    for statement in triggers(connection.dialect.name, tables).values():
+        connection.exec_driver_sql(statement)

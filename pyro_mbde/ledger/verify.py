@@ -1,0 +1,153 @@
+"""A look through a whole ledger for what was changed since it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from pyro_mbde.ledger import schema
+from pyro_mbde.ledger.accounts import Account, Tally, is_affordable
+from pyro_mbde.ledger.chain import Entry, Verification, chain_problems
+from pyro_mbde.ledger.errors import LedgerError
+from pyro_mbde.ledger.rows import read_head, read_rows, read_tallies, stream_rows, to_account, to_tally
+from pyro_mbde.privacy.guarantee import Guarantee
+
+#: Draws by account, and in it by density and guarantee.
+Sums = dict[str, dict[tuple[str, Guarantee], int]]
+#: The number of the first charge to an account for a density and guarantee, which names it without its fingerprint.
+Firsts = dict[tuple[str, str, Guarantee], int]
+
+
+def verify(connection: Connection, expected_head: str | None) -> Verification:
+    """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
+    problems: list[str] = []
+    triggers: list[str] = []  # told after the entries, which are what somebody changed
+    sums: Sums = {}
+    firsts: Firsts = {}
+    head = read_head(connection)
+    genesis = schema.genesis_hash(head)
+    seen, num_charges = expected_head in (None, genesis), 0
+
+    def look(entries: Iterator[Entry]) -> Iterator[Entry]:
+        """Notes what entries tell on their way to the chain's check."""
+        nonlocal seen, num_charges
+        for entry in entries:
+            row = entry.row
+            seen = seen or row["hash"] == expected_head
+            if entry.kind == "charge":
+                num_charges += 1
+                try:
+                    tally = to_tally(row)
+                    _add(sums.setdefault(row["account"], {}), tally)
+                    firsts.setdefault((row["account"], *tally[:2]), row["number"])
+                except (TypeError, ValueError):
+                    problems.append(f"{entry} tells of no charge that can be")
+            yield entry
+
+    try:
+        if connection.dialect.name == "sqlite":
+            found = connection.scalars(text("PRAGMA integrity_check(20)")).all()
+            problems.extend(f"the file is damaged: {line}" for line in found if line != "ok")
+        triggers.extend(schema.trigger_problems(connection))
+        with closing(stream_rows(connection, select(schema.charges).order_by(schema.charges.c.number))) as charges:
+            entries = _entries(connection, charges)
+            problems.extend(chain_problems(look(entries), genesis, head["number"], head["hash"]))
+        if not seen:
+            problems.append("the expected head is in no entry: the ledger was cut off or rewritten, or is another one")
+        problems.extend(_account_problems(connection, sums, firsts))
+        problems.extend(_shared_densities(firsts))
+    except SQLAlchemyError as error:
+        if not problems and not triggers:
+            raise
+        problems.append(f"the rest cannot be read: {getattr(error, 'orig', None) or error}")
+    problems.extend(triggers)
+    return Verification(not problems, num_charges, str(head["hash"]), problems)
+
+
+def _add(sums: dict[tuple[str, Guarantee], int], tally: Tally) -> None:
+    sums[tally[:2]] = sums.get(tally[:2], 0) + tally.num_draws
+
+
+def _entries(connection: Connection, charges: Iterator[dict[str, Any]]) -> Iterator[Entry]:
+    """All entries by their numbers: the charges, with the few openings and closings of accounts between."""
+    others = {kind: table for kind, table in schema.ENTRIES.items() if kind != "charge"}
+    few = [Entry(kind, row) for kind, table in others.items() for row in read_rows(connection, select(table))]
+    few.sort(key=_number)
+    for row in charges:
+        charge = Entry("charge", row)
+        while few and _number(few[0]) <= _number(charge):
+            yield few.pop(0)
+        yield charge
+    yield from few
+
+
+def _number(entry: Entry) -> float:
+    number = entry.row["number"]
+    return number if isinstance(number, int) else float("inf")
+
+
+def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Iterator[str]:
+    """Compares what was charged with the limits, and with the sums that are kept."""
+    rows = read_rows(connection, select(schema.accounts).order_by(schema.accounts.c.number))
+    names = [row["name"] for row in rows]
+    yield from (f"charges name the account {name!r}, which is missing" for name in sums if name not in names)
+    for row in read_rows(connection, select(schema.closings)):
+        if row["account"] in sums:
+            yield f"charges name the account {row['account']!r}, which {Entry('closing', row)} says has none"
+    for row in rows:
+        charged = sums.get(row["name"], {})
+        try:
+            noted = {tally[:2]: tally.num_draws for tally in read_tallies(connection, row["name"])}
+        except LedgerError:
+            noted = {}
+        for density in charged.keys() | noted.keys():
+            if charged.get(density, 0) != noted.get(density, 0):
+                first = firsts.get((row["name"], *density))
+                which = "a density that no charge names" if first is None else f"the density of entry {first}"
+                yield (
+                    f"the sum of account {row['name']!r} tells of {noted.get(density, 0)} draws of {which}, its "
+                    f"charges of {charged.get(density, 0)}"
+                )
+        try:
+            account = to_account(row)
+        except (LedgerError, ValueError, TypeError):
+            continue  # which the chain has told
+        if not is_affordable(account, [Tally(*density, number) for density, number in charged.items()]):
+            yield f"charges to account {row['name']!r} exceed its limits, from {_first_beyond(connection, account)} on"
+
+
+def _shared_densities(firsts: Firsts) -> Iterator[str]:
+    """Tells of densities that were charged to several accounts: what two accounts guarantee adds up beyond either."""
+    places: dict[str, dict[str, int]] = {}
+    for (account, fingerprint, _), number in firsts.items():
+        numbers = places.setdefault(fingerprint, {})
+        numbers[account] = min(number, numbers.get(account, number))
+    for numbers in places.values():
+        (account, number), *others = sorted(numbers.items(), key=lambda item: item[1])
+        for other, later in others:
+            yield (
+                f"the density of entry {number}, the charge to account {account!r}, was charged to account {other!r} "
+                f"too, in entry {later}: the limits of the two add up"
+            )
+
+
+def _first_beyond(connection: Connection, account: Account) -> Entry:
+    """The first charge that an account could not bear."""
+    query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
+    rows = read_rows(connection, query)
+
+    def holds(length: int) -> bool:
+        sums: dict[tuple[str, Guarantee], int] = {}
+        for row in rows[:length]:
+            _add(sums, to_tally(row))
+        return is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
+
+    low, high = 0, len(rows)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return Entry("charge", rows[low])

@@ -1,0 +1,1 @@
+"""Markov chains, by Pyro. Nothing here may be handed out."""

@@ -1,0 +1,143 @@
+"""Chains as ArviZ wants them, with what was observed, how likely it is, and what was predicted."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pyro_mbde._checks import message
+from pyro_mbde.pictures import import_arviz
+
+Groups = dict[str, Mapping[str, Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def to_arviz(
+    groups: Mapping[str, Mapping[str, Any]],
+    coords: Mapping[str, Sequence[Any]] | None,
+    dims: Mapping[str, Sequence[str]] | None,
+    pred_dims: Mapping[str, Sequence[str]] | None,
+    attrs: Mapping[str, Any],
+) -> Any:
+    """Returns groups of variables as ``InferenceData`` before ArviZ 1.0, as a ``DataTree`` since.
+
+    Args:
+        groups: by name, variables of shape ``(num_chains, num_draws, ...)``; without these two dimensions in groups of
+            data. Empty groups are left out.
+        coords: labels along a dimension, by its name.
+        dims: names of dimensions, by variable; those of size 1 may be left out, and then are.
+        pred_dims: names of dimensions in the groups of predictions.
+        attrs: attributes of the posterior.
+
+    Raises:
+        TypeError: ``coords``, ``dims`` or ``pred_dims`` is no mapping of names to sequences.
+        ValueError: they do not fit the variables, or ArviZ can hold no variable of such a name.
+    """
+    arviz = import_arviz()
+    is_tree = int(arviz.__version__.split(".")[0]) >= 1
+    arrays = {group: {name: as_array(value) for name, value in of.items()} for group, of in groups.items() if of}
+    for name in {name for of in arrays.values() for name in of}:
+        if name in ("chain", "draw") or (is_tree and "/" in name):
+            remedy = "ArviZ has other uses for these: rename the site."
+            raise ValueError(message("site", "not be called chain or draw, nor contain a slash", name, remedy))
+    for argument, given in (("coords", coords), ("dims", dims), ("pred_dims", pred_dims)):
+        of_sequences = isinstance(given, Mapping) and not any(isinstance(value, str) for value in given.values())
+        if given is not None and not of_sequences:
+            raise TypeError(message(argument, "map names to sequences", given))
+    predicted = {group: of for group, of in arrays.items() if group.startswith("predictions")}
+    observed = {group: of for group, of in arrays.items() if group not in predicted}
+    for sizes in (_apply_dims("dims", dims or {}, observed), _apply_dims("pred_dims", pred_dims or {}, predicted)):
+        for name, labels in (coords or {}).items():
+            if len(labels) != sizes.get(name, len(labels)):
+                raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
+    with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
+        warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
+        if is_tree:
+            return arviz.from_dict(
+                arrays, coords=coords, dims=dims, pred_dims=pred_dims, pred_coords=coords, attrs={"posterior": attrs}
+            )
+        return arviz.from_dict(
+            **arrays, coords=coords, dims=dims, pred_dims=pred_dims or {}, pred_coords=coords, posterior_attrs=attrs
+        )
+
+
+def as_array(value: Any) -> Array:
+    """Returns a tensor's values; NumPy has no bfloat16."""
+    if not isinstance(value, Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    array: Array = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    return array
+
+
+def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapping[str, Sequence[int]]) -> Groups:
+    """Returns a group of what ``Predictive`` returned, by chain, each site in its own shape where that is known.
+
+    Args:
+        group: its name.
+        values: by site, shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; ``None`` for no group.
+        shape: numbers of chains and samples, whose product is n; ``None`` for one chain of any n.
+        known: shapes of sites. ``Predictive`` adds dimensions of size 1 where other sites have plates.
+
+    Raises:
+        TypeError: ``values`` is no dict.
+        ValueError: there are more or fewer values than draws.
+    """
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise TypeError(message(group, "be a dict of tensors, as Predictive returns", type(values).__name__))
+    grouped = {}
+    for name, value in values.items():
+        array = as_array(value)
+        lead = (1, len(array)) if shape is None else shape
+        own = array.shape[1:] if shape is None or array.shape[:2] != shape else array.shape[2:]
+        if array.size != math.prod(lead) * math.prod(own):
+            constraint = f"have {math.prod(lead)} draws, as the chains have"
+            raise ValueError(message(f"{group}[{name!r}]", constraint, array.shape))
+        wanted = tuple(known.get(name, own))
+        grouped[name] = array.reshape(*lead, *(wanted if math.prod(wanted) == math.prod(own) else own))
+    return {group: grouped}
+
+
+def _apply_dims(
+    argument: str, dims: Mapping[str, Sequence[str]], groups: Mapping[str, dict[str, Array]]
+) -> dict[str, int]:
+    """Drops dimensions of size 1 that were given no name; returns the size of each name, or raises."""
+    sizes: dict[str, int] = {}
+    for variable, names in dims.items():
+        holding = [group for group, of in groups.items() if variable in of]
+        if not holding:
+            sites = dict.fromkeys(name for group, of in groups.items() if group != "sample_stats" for name in of)
+            raise ValueError(message(argument, f"name sites among {', '.join(sites)}", variable))
+        kept: list[int] = []
+        for group in sorted(holding, key="log_likelihood".__eq__):  # last: it has no event dimensions to name
+            array = groups[group][variable]
+            lead, own = array.shape[: _lead(group)], array.shape[_lead(group) :]
+            if group != "log_likelihood":
+                kept = _kept(argument, variable, names, own)
+                for name, index in zip(names, kept, strict=True):
+                    if sizes.setdefault(name, own[index]) != own[index]:
+                        constraint = f"name dimensions of one size alike, {name} is {sizes[name]}"
+                        raise ValueError(message(argument, constraint, own[index]))
+            groups[group][variable] = array.reshape(*lead, *(own[index] for index in kept if index < len(own)))
+    return sizes
+
+
+def _lead(group: str) -> int:
+    """How many dimensions come before a variable's own."""
+    return 0 if group.endswith("_data") else 2
+
+
+def _kept(argument: str, variable: str, names: Sequence[str], shape: tuple[int, ...]) -> list[int]:
+    """Indices of the dimensions that ``names`` name."""
+    for kept in (list(range(len(shape))), [index for index, size in enumerate(shape) if size != 1]):
+        if len(kept) == len(names) and not {"chain", "draw"} & set(names):
+            return kept
+    remedy = "The dimensions chain and draw are named already; one of size 1 may be left out."
+    raise ValueError(message(argument, f"name the {len(shape)} event dimensions of {variable}", names, remedy))

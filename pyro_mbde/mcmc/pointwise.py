@@ -1,0 +1,96 @@
+"""What a model observed, and how likely each observation is under each draw of its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from torch import Tensor
+
+from pyro_mbde._checks import message
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.mcmc.model_target import is_subsample
+
+_poutine: Any = poutine  # Pyro leaves these unannotated
+_scale_and_mask: Any = scale_and_mask
+
+#: Draws that a model is run on at once.
+_CHUNK_SIZE = 512
+
+
+def observations(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the observed values of a model's sites; factors and deterministic sites are left out.
+
+    Args:
+        model: a Pyro model.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    return {name: node["value"].detach() for name, node in _observed(_run(model, args, kwargs)).items()}
+
+
+def pointwise_log_likelihood(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], draws: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Returns the log-density of every observation at every draw, 0 where it is masked.
+
+    All draws at once where ``torch.vmap`` can vectorise the model, else one after the other.
+
+    Args:
+        model: a Pyro model.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        draws: of all its latent sites, shape ``(n, ...)``.
+
+    Returns:
+        Per observed site, shape ``(n, *batch_shape)``.
+
+    Raises:
+        ValueError: there are latent sites that the draws have no values of.
+    """
+    trace = _run(model, args, kwargs)
+    observed = _observed(trace)
+    missing = [name for name, node in trace.iter_stochastic_nodes() if name not in draws and not is_subsample(node)]
+    if missing:
+        remedy = "Write a mixture without its assignments, as MixtureSameFamily does; or pass log_likelihood=False."
+        raise ValueError(message("model", "have no latent sites but those of the chains", ", ".join(missing), remedy))
+
+    def score(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        nodes = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs).nodes
+        found = {name: nodes[name] for name in observed}
+        return {
+            name: _scale_and_mask(node["fn"].log_prob(node["value"]), mask=node["mask"]) for name, node in found.items()
+        }
+
+    num_draws = len(next(iter(draws.values())))
+    with seeded(0), torch.no_grad(), pyro.validation_enabled(False):
+        try:
+            vectorized: Any = torch.func.vmap(score, randomness="different", chunk_size=_CHUNK_SIZE)
+            scores: dict[str, Tensor] = vectorized(dict(draws))
+        except RuntimeError:  # the model branches on values
+            points = ({name: value[index] for name, value in draws.items()} for index in range(num_draws))
+            each = [score(point) for point in points]
+            scores = {name: torch.stack([point[name] for point in each]) for name in observed}
+    return scores
+
+
+def _run(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    with seeded(0), torch.no_grad(), pyro.validation_enabled(False):
+        return _poutine.trace(model).get_trace(*args, **kwargs)
+
+
+def _observed(trace: Any) -> dict[str, Any]:
+    """The sites of a trace that hold data."""
+    return {
+        name: node
+        for name, node in trace.nodes.items()
+        if node["type"] == "sample"
+        and node["is_observed"]
+        and not node["infer"].get("_deterministic")
+        and not isinstance(node["fn"], pyro.distributions.Unit)
+        and not is_subsample(node)
+    }

@@ -1,0 +1,309 @@
+"""Random-walk Metropolis for many chains at once, as a Pyro kernel."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
+from pyro.ops.dual_averaging import DualAveraging
+from torch import Tensor
+
+from pyro_mbde._checks import check_count, check_flag, check_number, message
+from pyro_mbde.mcmc.collected import ChainsFirst, EverySite
+from pyro_mbde.mcmc.model_target import model_target
+from pyro_mbde.mcmc.target import Params, Potential, Target
+
+_DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
+
+#: Best acceptance rates of random-walk Metropolis for normal targets in 1 to 10 dimensions, then in the limit (Gelman,
+#: Roberts, Gilks. Efficient Metropolis jumping rules. 1996. Table 1).
+_OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267)
+_LIMITING_RATE = 0.234
+#: Shares of warmup after which the covariance of the proposals is learned again from the steps since the last time.
+_WINDOWS = (0.15, 0.4, 0.8)
+#: Least warmup in which a covariance is learned.
+_MIN_WARMUP = 20
+#: How slowly dual averaging moves: slower than for HMC (0.05), because one acceptance probability here says less.
+_GAMMA = 0.5
+#: Steps that a random walk takes, about, to forget where it was, per dimension.
+_STEPS_PER_DIMENSION = 8
+
+
+def best_step_size(num_dims: int) -> float:
+    """Returns the best step of random-walk Metropolis on a standard normal, 2.4 / sqrt(d)."""
+    return 2.4 / math.sqrt(num_dims)
+
+
+class LockstepRandomWalk(MCMCKernel):
+    r"""Random-walk Metropolis for many chains, advanced together in one tensor.
+
+    One evaluation of the density serves all chains, so that a thousand of them cost little more than one. The chains
+    propose :math:`z + s L \xi`, each with its own :math:`\xi \sim N(0, I)`. In warmup they learn the covariance
+    :math:`L L^\top` of the target from each other (all of it where there are steps enough, its diagonal elsewhere) and
+    the step s by dual averaging towards the best acceptance rate, together or each for itself. Afterwards both stay as
+    they are, and the chains are independent, given what was learned.
+
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples come out as from ``num_chains`` chains:
+    ``get_samples()`` has shape ``(num_chains * num_samples, ...)``, and ``(num_chains, num_samples, ...)`` with
+    ``group_by_chain=True``. With ``num_chains=1`` it is a plain random walk.
+
+    Privacy:
+        For inference and checks, not for release: trajectories are not covered by a density's guarantee.
+
+    Args:
+        model: a Pyro model that ``torch.vmap`` can vectorise; or
+        potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
+            ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
+        lower_bound_fn: a cheaper lower bound of ``potential_fn``, with the same argument. Proposals that it rules out
+            are rejected without evaluating the potential, as they would be with it.
+        num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
+        init_step_size: first step s, in deviations of the target; defaults to 2.4/sqrt(d).
+        target_accept_prob: acceptance rate to adapt to, in (0, 1); defaults to the best one for the dimension, 0.44 to
+            0.234.
+        adapt_step_size: whether to adapt s in warmup.
+        adapt_covariance: whether to learn the covariance in warmup.
+        pooled: whether all chains share s; else each has its own.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range, there are no starts, a start has zero density, or, while it runs,
+            an energy is NaN.
+
+    References:
+        Gelman, Roberts, Gilks. Efficient Metropolis jumping rules. 1996.
+        Haario, Saksman, Tamminen. An adaptive Metropolis algorithm. 2001.
+        Nesterov. Primal-dual subgradient methods for convex problems. 2009.
+
+    Example:
+        >>> from pyro.infer import MCMC
+        >>> kernel = LockstepRandomWalk(potential_fn=lambda params: params["x"].square().sum(-1) / 2)
+        >>> mcmc = MCMC(kernel, 10, 50, initial_params={"x": torch.randn(100, 2)}, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["x"].shape
+        torch.Size([100, 10, 2])
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        *,
+        potential_fn: Potential | None = None,
+        lower_bound_fn: Potential | None = None,
+        num_chains: int = 64,
+        init_step_size: float | None = None,
+        target_accept_prob: float | None = None,
+        adapt_step_size: bool = True,
+        adapt_covariance: bool = True,
+        pooled: bool = True,
+    ) -> None:
+        if (model is None) == (potential_fn is None):
+            raise ValueError(message("model", "be given, or potential_fn, and not both", model))
+        if model is not None and not callable(model):
+            raise TypeError(message("model", "be a Pyro model", model))
+        self.model = model
+        self.num_chains = check_count("num_chains", num_chains)
+        self.transforms: Any = None if potential_fn is None else EverySite()
+        self._potential_fn, self._lower_bound_fn = potential_fn, lower_bound_fn
+        self._init_step_size = init_step_size
+        if init_step_size is not None:
+            check_number("init_step_size", init_step_size, "be finite and above 0", lambda step: 0 < step < math.inf)
+        self._target_rate = target_accept_prob
+        if target_accept_prob is not None:
+            check_number("target_accept_prob", target_accept_prob, "be in (0, 1)", lambda rate: 0 < rate < 1)
+        self._adapts_step = check_flag("adapt_step_size", adapt_step_size)
+        self._adapts_covariance = check_flag("adapt_covariance", adapt_covariance)
+        self._pooled = check_flag("pooled", pooled)
+        self._initial_params: Params | None = None
+        self._restored: dict[str, Any] = {}
+        super().__init__()
+
+    @property
+    def initial_params(self) -> Params:
+        """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``; after setup as the kernel has them."""
+        if self._initial_params is None:
+            raise ValueError(message("initial_params", "be given with potential_fn", None))
+        return self._initial_params
+
+    @initial_params.setter
+    def initial_params(self, params: Params) -> None:
+        self._initial_params = params
+
+    @property
+    def adaptation(self) -> dict[str, Any]:
+        """What was learned in warmup: ``step_size``, ``()`` or ``(num_chains,)``; ``factor`` L, ``(d,)`` or ``(d, d)``.
+
+        Setting it before the kernel is set up takes it over.
+        """
+        return {"step_size": self._step_size.clone(), "factor": self._factor.clone()}
+
+    @adaptation.setter
+    def adaptation(self, learned: dict[str, Any]) -> None:
+        self._restored = dict(learned)
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        """Finds starts and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
+        target: Target | None = None
+        if self.model is not None:
+            target = model_target(self.model, args, kwargs)
+            self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
+            if self._initial_params is None:
+                self._initial_params = target.starts(self.num_chains)
+            else:
+                self._initial_params = target.standardize(self._initial_params)
+        params = self.initial_params
+        self.num_chains = next(iter(params.values())).shape[0]
+        self._shapes = {name: value.shape[1:] for name, value in params.items()}
+        self.transforms = {
+            name: ChainsFirst(len(shape), None if target is None else partial(_constrain, target, name))
+            for name, shape in self._shapes.items()
+        }
+        flat = self._flatten(params)
+        num_dims = flat.shape[1]
+        self._energy = self._energy_at(params)
+        if not bool(torch.isfinite(self._energy).all()):
+            wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
+            raise ValueError(message("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
+        first = self._init_step_size or best_step_size(num_dims)
+        step_size = flat.new_full((() if self._pooled else (self.num_chains,)), first)
+        self._step_size: Tensor = self._restored.get("step_size", step_size)
+        self._factor: Tensor = self._restored.get("factor", flat.new_ones(num_dims))
+        rates = (*_OPTIMAL_RATES, _LIMITING_RATE)
+        self._rate = self._target_rate or rates[min(num_dims, len(rates)) - 1]
+        self._warmup_steps, self._t, self._num_accepted = warmup_steps, 0, 0.0
+        learns = self._adapts_covariance and warmup_steps >= _MIN_WARMUP
+        self._windows = {round(share * warmup_steps) for share in _WINDOWS} if learns else set()
+        self._averaging: Any = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
+        self._forget()
+        self.accept_prob = flat.new_zeros(self.num_chains)
+
+    def sample(self, params: Params) -> Params:
+        """Makes one step of every chain; learns in warmup alone."""
+        position = self._flatten(params)
+        noise = torch.randn_like(position)
+        direction = noise * self._factor if self._factor.dim() == 1 else noise @ self._factor.T
+        proposal = position + self._step_size.reshape(-1, 1) * direction
+        limit = self._energy + torch.empty_like(self._energy).exponential_()  # -log of a uniform; accepted below it
+        energy, self.accept_prob = self._propose(proposal, limit)
+        accepted = energy < limit
+        position = torch.where(accepted.unsqueeze(-1), proposal, position)
+        self._energy = torch.where(accepted, energy, self._energy)
+        self._t += 1
+        if self._t <= self._warmup_steps:
+            self._adapt(position)
+        else:
+            self._num_accepted += float(accepted.sum())
+        return self._unflatten(position)
+
+    def stats(self) -> dict[str, Tensor]:
+        """Returns what is known of the last step, each of shape ``(num_chains,)``."""
+        step_size = self._step_size.expand(self.num_chains)
+        return {"lp": -self._energy, "acceptance_rate": self.accept_prob, "step_size": step_size}
+
+    def logging(self) -> OrderedDict[str, str]:
+        """Returns what Pyro's progress bar shows."""
+        step_size, rate = float(self._step_size.mean()), float(self.accept_prob.mean())
+        return OrderedDict([("step size", f"{step_size:.2e}"), ("acc. prob", f"{rate:.3f}")])
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Returns the share of accepted proposals after warmup, and divergences, of which a random walk has none."""
+        num_steps = max(self._t - self._warmup_steps, 1)
+        return {"acceptance rate": self._num_accepted / (num_steps * self.num_chains), "divergences": []}
+
+    def cleanup(self) -> None:
+        """Forgets the starts."""
+        self._initial_params = None
+
+    def _propose(self, proposal: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the energies of proposals, +inf for those that the bound rules out, and acceptance probabilities.
+
+        Where the bound b decides nothing, which has probability m = min(1, exp(E - b)), the acceptance probability a is
+        known and a/m is returned, elsewhere 0: a on average.
+        """
+        if self._lower_bound_fn is None:
+            energy = self._energy_at(self._unflatten(proposal))
+            return energy, (self._energy - energy).clamp(max=0).exp()
+        with torch.no_grad():
+            bound = self._lower_bound_fn(self._unflatten(proposal))
+        open_ = ~(bound >= limit)  # NaN is left to the potential
+        energy = torch.full_like(self._energy, math.inf)
+        if bool(open_.any()):
+            energy[open_] = self._energy_at(self._unflatten(proposal[open_]))
+        log_reached = (self._energy - bound).nan_to_num(nan=0.0).clamp(max=0)
+        return energy, ((self._energy - energy).clamp(max=0) - log_reached).exp().where(open_, 0.0)
+
+    def _energy_at(self, params: Params) -> Tensor:
+        assert self._potential_fn is not None  # set up
+        with torch.no_grad():
+            energy = self._potential_fn(params)
+        num_points = next(iter(params.values())).shape[0]
+        if energy.shape != (num_points,):
+            raise ValueError(message("potential_fn", f"return shape ({num_points},)", tuple(energy.shape)))
+        if bool(torch.isnan(energy).any()):
+            wrong = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
+            where = f"site {', '.join(wrong)} is not finite" if wrong else f"all of {', '.join(params)} are finite"
+            raise ValueError(message("potential energy", "be a number", math.nan, f"There, {where}."))
+        return energy
+
+    def _flatten(self, params: Params) -> Tensor:
+        return torch.cat([params[name].reshape(self.num_chains, -1) for name in self._shapes], -1)
+
+    def _unflatten(self, flat: Tensor) -> Params:
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()], -1)
+        named = zip(self._shapes.items(), pieces, strict=True)
+        return {name: piece.reshape(-1, *shape) for (name, shape), piece in named}
+
+    def _forget(self) -> None:
+        """Starts a new window: number of states, their sum and the sum of their outer products."""
+        num_dims = self._factor.shape[0]
+        self._count = 0
+        self._sum = self._factor.new_zeros(num_dims, dtype=torch.float64)
+        self._outer = self._factor.new_zeros((num_dims, num_dims), dtype=torch.float64)
+
+    def _adapt(self, position: Tensor) -> None:
+        """One step of dual averaging; at the end of a window the covariance of its steps becomes the proposals'."""
+        if self._adapts_step:
+            self._averaging.step(self._rate - (self.accept_prob.mean() if self._pooled else self.accept_prob))
+            now, average = self._averaging.get_state()
+            self._step_size = (average if self._t == self._warmup_steps else now).exp()
+        if not self._windows:
+            return
+        wide = position.double()
+        self._count += len(wide)
+        self._sum += wide.sum(0)
+        self._outer += wide.T @ wide
+        if self._t in self._windows:
+            self._learn_covariance(position)
+            self._forget()
+
+    def _learn_covariance(self, like: Tensor) -> None:
+        num_dims = like.shape[1]
+        mean = self._sum / self._count
+        covariance = self._outer / self._count - torch.outer(mean, mean)
+        # Shrunk while there are few independent steps: to its diagonal, or, where that alone is learned, to little, by
+        # the weights that Stan uses.
+        independent = self._count / (_STEPS_PER_DIMENSION * num_dims)
+        weight = independent / (independent + 5)
+        diagonal = covariance.diagonal().clamp(min=0)
+        if independent > 4 * num_dims:
+            shrunk = weight * covariance + (1 - weight) * torch.diag(diagonal)
+            factor, failed = torch.linalg.cholesky_ex(shrunk)
+            usable = not bool(failed) and bool((diagonal > 0).all())
+        else:
+            factor = (weight * diagonal + (1 - weight) * 1e-3).sqrt()
+            usable = True
+        if usable and bool(torch.isfinite(factor).all()):
+            self._factor = factor.to(like)
+            fresh = like.new_full(self._step_size.shape, best_step_size(num_dims))
+            if self._adapts_step:
+                self._averaging = _DualAveraging(prox_center=fresh.log(), gamma=_GAMMA)
+                self._step_size = fresh
+
+
+def _constrain(target: Target, name: str, values: Tensor) -> Tensor:
+    """Maps parameters of a site to its own space."""
+    return target.constrain({name: values})[name]

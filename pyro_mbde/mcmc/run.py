@@ -1,0 +1,289 @@
+"""Markov chains with Pyro's kernels, on a fitted density or any Pyro model."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pyro
+import torch
+from pyro.ops.integrator import potential_grad
+from torch import Tensor
+from torch.distributions import Distribution
+from tqdm import tqdm
+
+from pyro_mbde._checks import check_choice, check_count, check_seed, message
+from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
+from pyro_mbde.mcmc.chains import Chains, ChainState
+from pyro_mbde.mcmc.plan import KERNELS, Sampling, prepare_sampling
+from pyro_mbde.mcmc.runs import Chunk, Harvest, Run, run_in_turns
+from pyro_mbde.mcmc.target import Target
+from pyro_mbde.mcmc.workers import WorkerSilentError, run_in_workers, why_not_parallel
+
+_potential_grad: Any = potential_grad  # Pyro leaves it unannotated
+
+#: Silence after which a worker is given up: in seconds, and in the longest steps of NUTS.
+_MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
+#: Kernels that advance all chains together.
+TOGETHER = ("lockstep_random_walk", "independence")
+
+
+def run_mcmc(
+    model: Distribution | Callable[..., Any],
+    kernel: str = "random_walk",
+    num_samples: int = 1000,
+    warmup_steps: int = 500,
+    num_chains: int = 4,
+    *,
+    seed: int | None = None,
+    progress: bool = True,
+    model_args: tuple[Any, ...] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
+    kernel_options: Mapping[str, Any] | None = None,
+    initial_values: Mapping[str, Tensor] | None = None,
+    num_workers: int | None = None,
+) -> Chains:
+    """Runs Markov chains with Pyro's kernels, and ones with Pyro's interface, and returns their draws.
+
+    ``random_walk``, ``hmc`` and ``nuts`` run each chain with a kernel, a seed and an adaptation of its own, several at
+    a time where there are cores; the result does not depend on how many. ``lockstep_random_walk`` and ``independence``
+    advance all chains together in one tensor, which suits many.
+
+    A density is started at draws of its base and sampled in coordinates in which the base has unit scale; a model is
+    started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
+    sampled without their constraints, so that no mass is lost at an edge.
+
+    Torch's generators are the process's own: run chains in one thread at a time, or seeds will not reproduce.
+
+    An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
+    :func:`resume_mcmc` goes on from there, or from the end.
+
+    Privacy:
+        For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
+
+    Args:
+        model: a distribution, sampled as site ``x``, or a Pyro model.
+        kernel: ``random_walk``, ``hmc``, ``nuts``, ``lockstep_random_walk`` (a density, or a model that ``torch.vmap``
+            can vectorise) or ``independence`` (a :class:`MollifiedExpFamily` alone).
+        num_samples: draws kept per chain, at least 1.
+        warmup_steps: adaptation steps per chain before them, at least 0.
+        num_chains: number of chains, at least 1.
+        seed: for reproducible chains; ``None`` takes one from torch's global generator, so that every run differs.
+        progress: whether to show a progress bar over all chains.
+        model_args: positional arguments of the model.
+        model_kwargs: keyword arguments of the model.
+        kernel_options: options of the kernel, as ``target_accept_prob`` or ``max_tree_depth``.
+        initial_values: where to start, per site, in its own space, shape ``(num_chains, *event_shape)``.
+        num_workers: processes to run chains in; ``None`` for as many as there are cores and chains, where that is
+            safe. 1 keeps everything in this process.
+
+    Returns:
+        :class:`~pyro_mbde.mcmc.chains.Chains`.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
+            a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
+        WorkerError: a worker process was killed.
+
+    References:
+        Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987. Hoffman, Gelman. The No-U-Turn sampler. 2014.
+        Those of :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> chains = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=100, num_chains=2, seed=0, progress=False)
+        >>> chains.draws["x"].shape
+        torch.Size([2, 100])
+    """
+    check_choice("kernel", kernel, KERNELS)
+    check_count("num_samples", num_samples)
+    check_count("warmup_steps", warmup_steps, minimum=0)
+    check_count("num_chains", num_chains)
+    entropy = int(torch.randint(2**62, ())) if check_seed(seed) is None else seed
+    num_runs = 1 if kernel in TOGETHER else num_chains
+    words = np.random.SeedSequence(entropy).generate_state(num_runs, np.uint64)
+    seeds = tuple(int(word) % 2**63 for word in words)
+    with single_thread(), with_gradients():
+        if kernel_options is not None and not isinstance(kernel_options, Mapping):
+            raise TypeError(message("kernel_options", "be a dict", kernel_options))
+        sampling = prepare_sampling(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
+        given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
+        states = []
+        for index, chain_seed in enumerate(seeds):
+            with seeded(chain_seed):
+                if given is None:
+                    starts = sampling.starts(num_chains // num_runs)
+                else:
+                    starts = given if kernel in TOGETHER else {name: value[[index]] for name, value in given.items()}
+                states.append(ChainState(starts, {}, generator_states()))
+        return _collect(sampling, states, seeds, num_samples, warmup_steps, num_workers, progress)
+
+
+def resume_mcmc(
+    chains: Chains,
+    num_samples: int = 1000,
+    *,
+    model: Callable[..., Any] | None = None,
+    progress: bool = True,
+    model_args: tuple[Any, ...] = (),
+    model_kwargs: Mapping[str, Any] | None = None,
+    num_workers: int | None = None,
+) -> Chains:
+    """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
+
+    The draws are those that a longer run would have made, except that after an interrupt those are left out that some
+    chains had made ahead of the others.
+
+    Privacy:
+        As for :func:`run_mcmc`: not for release.
+
+    Args:
+        chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
+        num_samples: draws to add to each chain, at least 1.
+        model: the model that the chains ran on; not needed for chains on a distribution, which they carry.
+        progress: as for :func:`run_mcmc`.
+        model_args: as they were.
+        model_kwargs: as they were.
+        num_workers: as for :func:`run_mcmc`.
+
+    Returns:
+        New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
+            :func:`run_mcmc`.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> first = run_mcmc(dist.Normal(0.0, 1.0), "nuts", num_samples=50, num_chains=2, seed=0, progress=False)
+        >>> resume_mcmc(first, 30, progress=False).draws["x"].shape
+        torch.Size([2, 80])
+    """
+    if not isinstance(chains, Chains):
+        raise TypeError(message("chains", "be Chains", chains))
+    check_count("num_samples", num_samples)
+    if not chains.states:
+        raise ValueError(message("chains", "carry the state they stopped in", "none", "Run them with run_mcmc."))
+    target = chains.density if model is None else model
+    if target is None:
+        raise ValueError(message("model", "be given to resume the chains of a model", model))
+    with single_thread(), with_gradients():
+        sampling = prepare_sampling(target, chains.kernel, model_args, model_kwargs, dict(chains.kernel_options))
+        if set(sampling.names) != set(chains.draws):
+            sites = ", ".join(chains.draws)
+            raise ValueError(message("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names)))
+        sampling.check_states(chains.states)
+        more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
+    return replace(
+        chains,
+        draws={name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()},
+        sample_stats={
+            name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()
+        },
+        states=more.states,
+    )
+
+
+def _collect(
+    sampling: Sampling,
+    states: list[ChainState],
+    seeds: tuple[int, ...],
+    num_samples: int,
+    warmup_steps: int,
+    num_workers: int | None,
+    progress: bool,
+) -> Chains:
+    """Runs chains from ``states`` and gathers what they make."""
+    num_workers = _check_workers(num_workers, len(states))
+    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
+    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
+    while True:
+        runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
+        harvest = Harvest(len(runs))
+        total = len(runs) * (warmup_steps + num_samples)
+        try:
+            with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
+                on_chunk = _adding(harvest, bar)
+                if num_workers > 1:
+                    run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
+                else:
+                    run_in_turns(runs, on_chunk)
+        except WorkerSilentError as silence:
+            warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
+            num_workers = 1
+            continue
+        except KeyboardInterrupt:
+            if not harvest.num_draws:
+                raise
+            warnings.warn(f"Interrupted: each chain has {harvest.num_draws} of {num_samples} draws.", stacklevel=3)
+        break
+    params, stats = harvest.gather()
+    return Chains(
+        draws=sampling.constrain(params),
+        sample_stats=stats,
+        seeds=seeds,
+        warmup_steps=warmup_steps,
+        kernel=sampling.kernel,
+        density=sampling.density,
+        kernel_options=sampling.options,
+        states=tuple(harvest.states),
+    )
+
+
+def _adding(harvest: Harvest, bar: tqdm[Any]) -> Callable[[Chunk], None]:
+    num_diverging = 0
+
+    def add(chunk: Chunk) -> None:
+        nonlocal num_diverging
+        harvest.add(chunk)
+        num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
+        if num_diverging:
+            bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
+        bar.update(chunk.num_steps)
+
+    return add
+
+
+def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
+    kernel = sampling.build()
+    single = sampling.kernel in ("hmc", "nuts")
+    kernel.initial_params = {name: value[0] for name, value in state.params.items()} if single else dict(state.params)
+    if state.adaptation:
+        kernel.adaptation = state.adaptation
+    return Run(index, kernel, state.generators, warmup_steps, num_samples, single=single)
+
+
+def _check_workers(num_workers: int | None, num_runs: int) -> int:
+    """Returns how many processes to use, with a sentence where fewer than asked for are possible."""
+    if num_workers is not None:
+        check_count("num_workers", num_workers)
+    reason = why_not_parallel()
+    if reason and (num_workers or 1) > 1:
+        warnings.warn(f"Chains run one after the other: {reason}.", stacklevel=4)
+    if reason:
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return min(num_runs, cores if num_workers is None else num_workers)
+
+
+def _patience(sampling: Sampling, state: ChainState) -> float:
+    """Returns how long a worker may be silent, in seconds, from what one evaluation of the energy takes."""
+    target = cast("Target", sampling.target)  # the independence kernel is never run in workers
+    params = {name: value[0].clone() for name, value in state.params.items()}
+    start = time.perf_counter()
+    with seeded(0), pyro.validation_enabled(False):
+        if sampling.kernel in ("hmc", "nuts"):
+            _potential_grad(target.potential_fn, params)
+        else:
+            with torch.no_grad():
+                target.potential_fn(params)
+    depth = max(int(sampling.options.get("max_tree_depth", 10)), 10)
+    longest_step = float(2**depth) * (time.perf_counter() - start)
+    return max(_MIN_PATIENCE, _STEPS_OF_PATIENCE * longest_step)

@@ -1,0 +1,186 @@
+"""Chains in several processes, which neither hang nor need a main guard."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+
+from pyro_mbde.mcmc.runs import STEPS_PER_TURN, Chunk, Run
+
+#: Seconds between two messages of a worker, if its steps are shorter.
+_SECONDS_BETWEEN_MESSAGES = 0.1
+
+
+class WorkerError(RuntimeError):
+    """A worker process ended before its chains did."""
+
+
+class WorkerSilentError(RuntimeError):
+    """A worker process said nothing for too long."""
+
+
+def why_not_parallel() -> str | None:
+    """Returns why chains cannot run in several processes here, or None.
+
+    Workers are forked: they see the model as it stands in memory, so nothing is pickled and no script is imported
+    again. That is safe on Linux, the way PyTorch's own data loaders do it, unless CUDA has been used.
+    """
+    if sys.platform != "linux":
+        return "only Linux can fork a process with PyTorch in it safely"
+    if _uses_cuda():
+        return "a process that uses CUDA cannot be forked"
+    if multiprocessing.current_process().daemon:
+        return "this process is itself a worker"
+    return None
+
+
+def _uses_cuda() -> bool:
+    cuda: Any = torch.cuda  # torch leaves it unannotated
+    return bool(cuda.is_initialized())
+
+
+def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk: Callable[[Chunk], None]) -> None:
+    """Runs each chain in one of ``num_workers`` processes; what they make arrives in chunks, in any order.
+
+    Args:
+        runs: not yet started.
+        num_workers: number of processes, at least 1.
+        patience: silence after which a worker is given up, in seconds.
+        on_chunk: called with each chunk.
+
+    Raises:
+        WorkerError: a worker was killed.
+        WorkerSilentError: a worker hangs.
+        KeyboardInterrupt: after the message that it fell into.
+        Exception: whatever a chain raised.
+    """
+    context = multiprocessing.get_context("fork")
+    workers: dict[Any, Any] = {}  # by the end of the pipe that it is heard at
+    last_heard: dict[Any, float] = {}
+    try:
+        with _deferred_interrupt() as interrupted:
+            for rank in range(num_workers):
+                receiver, sender = context.Pipe(duplex=False)
+                arguments = (runs[rank::num_workers], sender, [*workers, receiver])
+                process = context.Process(target=_work, args=arguments, daemon=True)
+                with warnings.catch_warnings():
+                    # Python 3.12 and later warn of forking beside other threads; a worker that hangs for it is noticed.
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    # JAX says the same where anything has imported it; no worker uses it.
+                    warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+                    process.start()
+                sender.close()
+                workers[receiver], last_heard[receiver] = process, time.monotonic()
+            waiting = set(workers)
+            while waiting:
+                ready: list[Any] = wait(list(waiting), timeout=0.2)
+                for receiver in ready:
+                    last_heard[receiver] = time.monotonic()
+                    if not _receive(receiver, workers[receiver], on_chunk):
+                        waiting.discard(receiver)
+                if interrupted():
+                    raise KeyboardInterrupt
+                if any(time.monotonic() - last_heard[receiver] > patience for receiver in waiting):
+                    raise WorkerSilentError(f"a worker said nothing for {patience:.0f} s")
+    finally:
+        for receiver, process in workers.items():
+            if process.is_alive():
+                process.kill()
+            process.join()
+            receiver.close()
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Notes an interrupt instead of raising it, so that no message is cut in two; gives a function that asks for it.
+
+    Only the main thread hears of interrupts; elsewhere there is none to note.
+    """
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None):
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield lambda: bool(heard)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _receive(receiver: Any, process: Any, on_chunk: Callable[[Chunk], None]) -> bool:
+    """Passes one message on; False once the worker is through. Raises what it raised, or if it was killed."""
+    try:
+        data = receiver.recv_bytes()
+    except (EOFError, OSError):  # between two messages, or within one
+        process.join()
+        raise WorkerError(
+            f"A worker process ended (exit code {process.exitcode}) before its chains did: killed, out of memory, or "
+            f"crashed. Its draws are lost. Run again with num_workers=1 to see more."
+        ) from None
+    message = pickle.loads(data)
+    if isinstance(message, Exception):
+        raise message
+    if message is None:
+        return False
+    on_chunk(message)
+    return True
+
+
+def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
+    """What a worker does: advances its runs in turns and sends what they made."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for receiver in inherited:  # else a worker would not notice that nobody reads what it writes
+        receiver.close()
+    torch.set_num_threads(1)
+    with contextlib.suppress(BrokenPipeError):  # the parent was killed
+        try:
+            _advance(runs, sender)
+            sender.send_bytes(_plain(None))
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # whatever a model may raise, for the caller to hear
+            sender.send_bytes(_plain(error))
+    sys.stdout.flush()
+    os._exit(0)  # nothing of the parent's is to be cleaned up here
+
+
+def _advance(runs: list[Run], sender: Any) -> None:
+    waiting, last_sent = list(runs), time.monotonic()
+    while waiting:
+        for run in waiting:
+            for _ in range(STEPS_PER_TURN):
+                run.advance(1)
+                if run.finished or time.monotonic() - last_sent > _SECONDS_BETWEEN_MESSAGES:
+                    sender.send_bytes(_plain(run.take()))
+                    last_sent = time.monotonic()
+                if run.finished:
+                    break
+        waiting = [run for run in waiting if not run.finished]
+
+
+def _plain(message: object) -> bytes:
+    """Pickles a message by value: torch's own way passes tensors as shared files, which are few."""
+    try:
+        data = pickle.dumps(message)
+        if isinstance(message, Exception):
+            pickle.loads(data)  # not every error survives the journey
+        return data
+    except Exception:  # pickling runs code of the error's own class
+        return pickle.dumps(RuntimeError(f"{type(message).__name__}: {message}"))

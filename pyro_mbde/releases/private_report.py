@@ -1,0 +1,164 @@
+"""What the owner may know of a fitted density, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyro_mbde._checks import message
+from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.private_files import holds_release_card, write_atomically
+from pyro_mbde.releases.card import templates
+from pyro_mbde.releases.comparison import Comparison, compare
+from pyro_mbde.releases.picture import picture
+from pyro_mbde.tables.schema import Schema
+from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.mbde import RoundRecord
+
+PRIVATE = "PRIVATE - do not hand out"
+#: Pairs of columns that a page lists.
+_MOST_PAIRS = 20
+
+
+def private_report(
+    q: MollifiedExpFamily,
+    data: Any = None,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] | Schema | None = None,
+    history: Sequence[RoundRecord] | None = None,
+) -> dict[str, Any]:
+    """Tells the owner what rows will look like, beside the table and the base, and how the fit went.
+
+    Total variation between table, density and base is of histograms, column by column and pair by pair, in the table's
+    own units; as a page, with a picture of each column.
+
+    Privacy:
+        As sensitive as the table, all of it: not for release, not even in part. Only its owner may read the file, and
+        it is refused a place beside the card of a release.
+
+    Args:
+        q: the fitted density.
+        data: rows to compare, as for ``fit``; ``None`` for none.
+        path: where the report goes, ending in ``.html`` or ``.json``; replaced only once all is written. ``None`` to
+            write nothing.
+        columns: names of the columns, or the schema that the base was made from, as for :func:`~pyro_mbde.release`.
+        history: of the trainer, :attr:`pyro_mbde.MBDE.history`.
+
+    Returns:
+        The report.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
+            columns do not fit.
+
+    Example:
+        >>> from pyro_mbde import MBDE
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> trainer, rows = MBDE(base, epsilon=1.0, seed=0, progress=False), torch.linspace(0, 1, 500)
+        >>> report = private_report(trainer.fit(rows), rows, columns=["weight"], history=trainer.history)
+        >>> report["notice"], report["scores"]["gain_in_nats"] > 0.1, len(report["history"])
+        ('PRIVATE - do not hand out', True, 3)
+        >>> print(report["comparison"]["verdict"])
+        Your rows will look more like the public base than like your table: they cover 21% in single columns of
+        the distance from the public base to your table; 88 in 100 could as well have been drawn from the public base.
+    """
+    check_density(q)
+    target = None if path is None else _check_path(path)
+    records = [] if history is None else list(history)
+    if not all(isinstance(record, RoundRecord) for record in records):
+        raise TypeError(message("history", "be a trainer's history", history))
+    rows = None if data is None else to_rows(data, q.base, 10_000)
+    if rows is not None:
+        support: Any = q.support
+        inside = rows[support.check(rows)]
+    comparison = compare(q, None if rows is None else inside, columns)
+    shortfall = q.shrinkage < 1
+    report: dict[str, Any] = {
+        "notice": PRIVATE,
+        "density": repr(q),
+        "comparison": _plain(comparison),
+        "fit": {
+            "acceptance_rate": q.acceptance_rate,
+            "least_acceptance_rate": math.exp(-q.bounds.width),
+            "log_normalizer": q.log_normalizer.value,
+            "log_normalizer_standard_error": q.log_normalizer.standard_error,
+            "offset": q.offset,
+            "shrinkage": q.shrinkage,
+            "certificate": "none needed" if q.certificate is None else "failed" if shortfall else "reached",
+            "natural_params": q.natural_params.tolist(),
+            "fingerprint": _fingerprint(q),
+        },
+        "scores": None if rows is None else _scores(q, inside, len(rows)),
+        "history": [record._asdict() for record in records],
+    }
+    if target is not None:
+        content = _page(report, comparison) if target.suffix == ".html" else json.dumps(report, indent=2) + "\n"
+        write_atomically(lambda file: file.write(content.encode()), target)
+    return report
+
+
+def _check_path(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(message("path", "be a path", path))
+    target = Path(path)
+    if target.suffix not in (".html", ".json") or target.name.endswith((".card.html", ".card.json")):
+        raise ValueError(message("path", "end in .html or .json, and not as a release card does", str(target)))
+    if holds_release_card(target.parent):
+        remedy = "Whoever is given that folder gets both. Keep the report elsewhere."
+        raise ValueError(message("path", "lie in a folder without release cards", str(target), remedy))
+    return target
+
+
+def _fingerprint(q: MollifiedExpFamily) -> str | None:
+    try:
+        return q.fingerprint
+    except TypeError:  # statistics that cannot be written down
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Named tuples as dicts, other tuples as lists."""
+    if hasattr(value, "_asdict"):
+        return {key: _plain(item) for key, item in value._asdict().items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, Any]:
+    """Average log-densities of the rows in the support; others, which have none, are counted."""
+    with torch.no_grad():
+        density, base = q.log_prob(rows).double(), q.base.log_prob(rows).double()
+    gain = density - base
+    num_rows = len(gain)
+    return {
+        "num_rows": num_given,
+        "num_rows_outside_the_support": num_given - num_rows,
+        "negative_log_likelihood": float(-density.mean()) if num_rows else None,
+        "negative_log_likelihood_of_the_base": float(-base.mean()) if num_rows else None,
+        "gain_in_nats": float(gain.mean()) if num_rows else None,
+        "standard_error_of_the_gain": float(gain.std() / math.sqrt(num_rows)) if num_rows > 1 else None,
+        "most_that_can_be_gained": q.bounds.width if q.certificate is None else q.bounds.high + q.certificate.tolerance,
+    }
+
+
+def _page(report: dict[str, Any], comparison: Comparison) -> str:
+    chances = [column.distances.chance for column in comparison.columns if column.distances.chance is not None]
+    return (
+        templates()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
+            pairs=comparison.pairs[:_MOST_PAIRS],
+            with_table=bool(chances),
+            chance=max(chances, default=None),
+        )
+    )

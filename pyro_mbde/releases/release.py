@@ -1,0 +1,295 @@
+"""Paying for rows, drawing them, writing them down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyro_mbde._checks import check_count, check_flag, check_seed, message, shown
+from pyro_mbde._version import __version__
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.randomness import draws_by_inversion
+from pyro_mbde.ledger.accounts import Account, Charge
+from pyro_mbde.ledger.ledger import Ledger
+from pyro_mbde.mcmc.chains import Chains
+from pyro_mbde.privacy.accounting import TotalCost, compose
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.releases.card import card_json, card_page, make_card
+from pyro_mbde.releases.columns import released_columns, schema_of, to_frame
+from pyro_mbde.releases.writing import ReleasePaths, encode_rows, release_paths, write_together
+from pyro_mbde.sampling.constant_time import check_work, fixed_num_proposals
+from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
+from pyro_mbde.sampling.independence import total_variation_bound
+from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, private_draws
+from pyro_mbde.tables.schema import Schema
+
+#: Of the columns of a release, one line shows this many.
+_MOST_SHOWN = 8
+
+
+@dataclass(frozen=True, repr=False)
+class Release:
+    """Rows that were paid for.
+
+    Attributes:
+        rows: the rows, for release.
+        card: the facts about them, for release.
+        charge: the ledger's entry. Not for release: the ledger is for its owner and an auditor.
+    """
+
+    rows: pd.DataFrame
+    card: dict[str, Any]
+    charge: Charge
+
+    def __repr__(self) -> str:
+        """Shows how many rows of what, and what they cost."""
+        count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
+        columns = ", ".join(map(str, self.rows.columns[:_MOST_SHOWN]))
+        more = f" and {len(self.rows.columns) - _MOST_SHOWN} more" if len(self.rows.columns) > _MOST_SHOWN else ""
+        rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
+        return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
+
+
+class UnwrittenReleaseError(OSError):
+    """Rows were paid for and drawn, and could not be written.
+
+    Attributes:
+        release: they are in here.
+    """
+
+    def __init__(self, text: str, release: Release) -> None:
+        super().__init__(text)
+        self.release = release
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Takes the rows along between processes."""
+        return type(self), (str(self), self.release)
+
+
+def release(
+    q: MollifiedExpFamily,
+    num_draws: int,
+    ledger: Ledger,
+    account: str,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    purpose: str = "",
+    who: str | None = None,
+    columns: Sequence[str] | Schema | None = None,
+    num_steps: int | None = None,
+    constant_time: bool = True,
+    seed: int | None = None,
+    progress: bool = True,
+) -> Release:
+    r"""Charges rows to an account, draws them, and writes them down with a card that says what is promised.
+
+    In this order: whatever can go wrong for public reasons is checked; the account is charged, or
+    ``BudgetExceededError`` is raised and nothing drawn; the card is made; the rows are drawn with randomness of the
+    operating system; all of it is written. So the card cannot depend on the rows, and whoever is interrupted has paid
+    for rows that nobody saw, never the reverse.
+
+    With a ``path`` of ``rows.csv`` the card goes to ``rows.card.json`` (for machines) and ``rows.card.html`` (for
+    people, one page that needs nothing else). The rows come last; if a file cannot be placed, those before it are taken
+    away again, and nothing is overwritten.
+
+    Privacy:
+        Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, bounds,
+        columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where they are
+        given. (The base of a posterior tells its observations, which must be public.) Nothing on it comes from what was
+        fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone. Whether
+        the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at all
+        must not be decided by looking at the density or the rows.
+
+    Args:
+        q: a fitted density (:class:`~pyro_mbde.MBDE`, :class:`~pyro_mbde.LogRatio`) or an exact posterior
+            (:func:`~pyro_mbde.exact_posterior`), with empty batch shape.
+        num_draws: number of rows, at least 1.
+        ledger: the ledger of the owner's budgets.
+        account: name of the account to charge.
+        path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
+        purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
+        who: who releases; on the card only if given, whomever the ledger notes.
+        columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. A density over the base of a
+            schema (:meth:`pyro_mbde.Schema.base`), as ``pyro-mbde fit`` writes it, knows its columns: leave this out,
+            and rows come in the table's own units.
+        num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
+            steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
+        constant_time: whether every draw takes the same public number of proposals
+            (:func:`~pyro_mbde.sampling.constant_time.fixed_draws`); otherwise draws are exact and their time is not
+            covered.
+        seed: for tests only. The rows are not private then, and a warning and the card say so.
+        progress: whether to show a progress bar when it takes more than a second.
+
+    Returns:
+        Rows, card and charge.
+
+    Raises:
+        BudgetExceededError: the account cannot bear it or is closed, or another account bears the density already.
+        FileExistsError: there is a file of that name, or of its card's.
+        ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
+        TypeError: an argument is of the wrong kind; among them everything that is not private to hand out.
+        UnwrittenReleaseError: the rows were drawn and could not be written; they are in the error.
+        ValueError: an argument is out of its range, the certificate of q has lapsed
+            (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the rows would take too long.
+
+    References:
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Awan, Rao. Privacy-Aware
+        Rejection Sampling. 2021.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pyro_mbde import MBDE, Ledger
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> q = MBDE(base, epsilon=1.0, progress=False).fit(torch.linspace(0, 1, 500))
+        >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/budget.db") as ledger:
+        ...     account = ledger.open_account("clinic-2026", epsilon=3.0)
+        ...     released = release(q, 2, ledger, "clinic-2026", columns=["weight"])
+        >>> released.rows.shape, released.card["cost_of_this_release"], released.card["account"]["epsilon_left"]
+        ((2, 1), {'epsilon': 2.0, 'delta': 0.0, 'rule': 'pure composition'}, 1.0)
+    """
+    _check_releasable(q)
+    num_draws = check_count("num_draws", num_draws)
+    if num_steps is None:
+        check_private_draws(q, num_draws, constant_time)
+    else:
+        num_steps = check_count("num_steps", num_steps, minimum=0)
+        check_work(num_draws, num_steps + 1, MOST_PROPOSALS)
+        check_flag("constant_time", constant_time)
+    check_seed(seed)
+    for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
+        if not isinstance(text, str):
+            raise TypeError(message(name, "be a string", text))
+    named, schema = released_columns(q, columns), schema_of(q, columns)
+    paths = None if path is None else release_paths(path)
+    guarantee = q.guarantee if num_steps is None else fresh_guarantee(q.bounds)
+    opened = ledger.account(account)
+    facts: dict[str, Any] = {
+        "num_rows": num_draws,
+        "columns": named,
+        "guarantee": guarantee,
+        "cost": _cost(guarantee, num_draws, opened),
+        "draws": _describe_draws(q, num_steps, constant_time, seed),
+        "version": __version__,
+        "purpose": purpose,
+        "who": who,
+        "test_only": seed is not None,
+        "in_table_units": schema is not None,
+    }
+    # All but the date and the account's new state is known: a card that cannot be made is found out now.
+    rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
+    card_json(rehearsed)
+    card_page(rehearsed)
+    charge = ledger.charge(account, guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
+    assert charge.spent is not None  # told by the charge itself: what was read after it might fail
+    card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
+    values = _draw(q, num_draws, num_steps, constant_time, seed, progress)
+    released = Release(to_frame(values, named, schema), card, charge)
+    if paths is not None:
+        _write(paths, released)
+    return released
+
+
+def _draw(
+    q: MollifiedExpFamily,
+    num_draws: int,
+    num_steps: int | None,
+    constant_time: bool,
+    seed: int | None,
+    progress: bool,
+) -> Tensor:
+    """Draws rows that are paid for; without a progress bar where there is nothing to write one to."""
+    try:
+        if num_steps is None:
+            return private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
+        return fresh_chains(q, num_draws, num_steps, seed=seed, progress=progress).values
+    except OSError:
+        if not progress:
+            raise
+        return _draw(q, num_draws, num_steps, constant_time, seed, progress=False)
+
+
+def _write(paths: ReleasePaths, released: Release) -> None:
+    try:
+        write_together(
+            [
+                (paths.card, card_json(released.card)),
+                (paths.page, card_page(released.card)),
+                (paths.rows, encode_rows(released.rows, paths.rows.suffix)),
+            ]
+        )
+    except Exception as error:  # whatever writing raises, the rows are paid for
+        text = f"The rows are paid for and drawn, but were not written: {error}. They are in this error's release."
+        raise UnwrittenReleaseError(text, released) from error
+
+
+def _cost(guarantee: Guarantee, num_draws: int, account: Account) -> TotalCost:
+    """What the rows cost taken alone, with as much delta as the account's rule makes use of."""
+    delta = account.delta if account.rule != "pure" and account.delta > guarantee.delta else None
+    return compose(guarantee, num_draws, delta)
+
+
+def _describe_draws(
+    q: MollifiedExpFamily, num_steps: int | None, constant_time: bool, seed: int | None
+) -> dict[str, Any]:
+    if seed is not None:
+        randomness = "a fixed seed, for a test: not private"
+    elif draws_by_inversion(q.base):
+        randomness = "the operating system's cryptographic generator"
+    else:
+        randomness = (
+            "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
+            "whose whole state the system fills again before half of it is used, at least for every row"
+        )
+    described: dict[str, Any] = {"fixed_work": num_steps is not None or constant_time}
+    if num_steps is not None:
+        distance = total_variation_bound(q.bounds, num_steps)
+        steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+        described["method"] = (
+            f"last states of chains of {steps} from fresh draws of the base, the same work whatever the table; within "
+            f"{distance:.3g} of the density in total variation"
+        )
+        described |= {"num_steps": num_steps, "total_variation": distance}
+    elif constant_time:
+        num_proposals = fixed_num_proposals(q.bounds)
+        many = "1 proposal" if num_proposals == 1 else f"{num_proposals} proposals"
+        described["method"] = (
+            f"rejection with {many} for every row, whatever the table; within 2^-53 of the density in total variation"
+        )
+        described |= {"num_proposals": num_proposals, "total_variation": 2.0**-53}
+    else:
+        described["method"] = "exact, by rejection; the time taken is not covered"
+        described["total_variation"] = 0.0
+    return described | {"randomness": randomness}
+
+
+def _check_releasable(q: Any) -> None:
+    """Raises, with the reason, for what may not be handed out or cannot be charged."""
+    if isinstance(q, MollifiedExpFamily):
+        if q.batch_shape:
+            remedy = "Pass the density before it is expanded: rows are independent draws in any case."
+            raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+        return
+    kind = type(q).__name__
+    if isinstance(q, Chains):
+        reason = (
+            "A chain's states are not private, whatever the kernel: they tell of one another, of adaptation and of the "
+            "gradient. Pass the density itself; num_steps makes fresh chains and hands out their last states alone."
+        )
+    elif isinstance(q, FreshDraws):
+        reason = "Draws are charged before they are made. Pass the density and num_steps."
+    elif isinstance(q, Tensor | np.ndarray | pd.DataFrame | pd.Series | list | tuple | dict):
+        reason = "Of numbers nobody can tell what they were drawn from, or what that cost. Pass the density."
+    elif isinstance(q, Distribution):
+        reason = "Its draws carry no integral-privacy guarantee: only a tilt with public bounds has one."
+    elif hasattr(q, "mollify"):
+        reason = "A learned ratio has no bound and no guarantee. Pass what its mollify(epsilon) returns."
+    else:
+        reason = "Pass what MBDE.fit, LogRatio.mollify or exact_posterior returned."
+    raise TypeError(f"q must be a MollifiedExpFamily, got a {kind}. {reason}")

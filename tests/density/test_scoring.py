@@ -1,0 +1,488 @@
+"""One function, to the last bit, behind a certificate and behind the draws."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import pyro.distributions as dist
+import pytest
+import torch
+from densities import BASES, make_density, normal
+from hostile import cancel_in_last_layer, cancelling
+from torch import Tensor, nn
+
+from pyro_mbde import BoundedClassifiers, DensityRatio, Ledger, MollifiedExpFamily, private_draws, recertify, release
+from pyro_mbde.calibration import placement as calibration
+from pyro_mbde.calibration.placement import BaseScores
+from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee
+from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
+from pyro_mbde.density.statistics import ClippedRatio
+from pyro_mbde.training.density_ratio import LogRatio
+
+LINE = normal(1)
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> MollifiedExpFamily:
+    torch.manual_seed(0)
+    return DensityRatio(normal(2), seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1).mollify(1.0)
+
+
+@contextmanager
+def set_and_restored(get: Callable[[], object], put: Callable[[object], object], value: object) -> Iterator[None]:
+    before = get()
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+def low_precision() -> AbstractContextManager[None]:
+    get, put = torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    return set_and_restored(get, put, "medium")  # type: ignore[arg-type]
+
+
+def two_threads() -> AbstractContextManager[None]:
+    return set_and_restored(torch.get_num_threads, torch.set_num_threads, 2)  # type: ignore[arg-type]
+
+
+def flushed() -> AbstractContextManager[None]:
+    return set_and_restored(lambda: False, torch.set_flush_denormal, True)  # type: ignore[arg-type]
+
+
+SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "as it is": nullcontext,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "low precision": low_precision,
+    "two threads": two_threads,
+    "flushed subnormals": flushed,
+    "inference mode": torch.inference_mode,
+    "gradients": torch.enable_grad,
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 511, 512, 513, 1500])
+def test_the_same_bits_whatever_comes_beside_a_row(size: int, settings: str) -> None:
+    """Attack: weights that cancel, by how many rows are asked for and under what settings of torch."""
+    ratio = LogRatio(LINE, cancelling(1.0), progress=False)
+    rows = torch.linspace(-4, 4, 1500).unsqueeze(1)
+    expected = score_rows(ratio.log_ratio, rows)
+    with SETTINGS[settings]():
+        assert torch.equal(score_rows(ratio.log_ratio, rows[:size].clone()), expected[:size])
+        assert torch.equal(score_rows(ratio.log_ratio, rows.flip(0)[:size]), expected.flip(0)[:size])
+
+
+#: Of inputs and hidden layers: sizes of which a product has columns left over beside whole vector registers, and one
+#: that has none.
+SIZES = [(1, (32, 7)), (8, (32, 7)), (8, (10,)), (8, (5,)), (8, (7, 13)), (3, (25, 25, 25)), (8, (64,))]
+
+
+def spread_over_places(score: Callable[[Tensor], Tensor], rows: Tensor) -> float:
+    """The largest difference between the scores of one row at several places of a chunk."""
+    places = torch.stack([score_rows(score, rows.roll(move, 0)).roll(-move, 0) for move in range(17)])
+    return float((places.max(0).values - places.min(0).values).max())
+
+
+@pytest.mark.parametrize("num_frequencies", [0, 7])
+@pytest.mark.parametrize(("num_features", "hidden_sizes"), SIZES)
+def test_a_row_has_one_score_at_every_place_of_a_chunk(
+    num_features: int, hidden_sizes: tuple[int, ...], num_frequencies: int
+) -> None:
+    """Attack: few draws are scored at the first places of a chunk, those of a certificate at all of them."""
+    networks = BoundedClassifiers(1, num_features, hidden_sizes=hidden_sizes, num_frequencies=num_frequencies)
+    cancel_in_last_layer(networks)
+    q = LogRatio(normal(num_features), networks, progress=False).mollify(0.5, skew=0.5)
+    assert q.certificate is not None
+    assert spread_over_places(q.tilt, torch.randn(CHUNK_ROWS, num_features)) == 0
+
+
+def test_the_attack_by_place_works_on_layers_that_are_not_aligned() -> None:
+    """Else the test above could not fail. The order of sums is the processor's: one of these must be torn apart."""
+    spreads = []
+    for num_features, hidden_sizes in SIZES:
+        networks = BoundedClassifiers(1, num_features, hidden_sizes=hidden_sizes)
+        cancel_in_last_layer(networks)
+        q = MollifiedExpFamily(normal(num_features), networks, torch.tensor([0.25]), 0.0)
+        spreads.append(spread_over_places(q.tilt, torch.randn(CHUNK_ROWS, num_features)))
+    assert max(spreads) > 0.1
+
+
+def test_statistics_that_depend_on_the_place_of_a_row_get_no_certificate() -> None:
+    class ByPlace(nn.Module):
+        """Within the rounding that a sum over a row may have."""
+
+        def forward(self, value: Tensor) -> Tensor:
+            return 0.1 * value[..., :1].tanh() + 1e-7 * (torch.arange(len(value)) % 4).unsqueeze(-1)
+
+    with pytest.raises(ValueError, match=r"in the same order at every place, .*'ByPlace'. Make the sizes .* delta=0"):
+        BaseScores(normal(2), ByPlace(), torch.ones(1), progress=False)
+    MollifiedExpFamily(normal(2), ByPlace(), torch.ones(1), 0.0)  # a priori it does not matter
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_settings_are_put_back(dtype: torch.dtype) -> None:
+    def settings() -> tuple[object, ...]:
+        return (
+            torch.get_num_threads(),
+            torch.is_autocast_enabled("cpu"),
+            torch.backends.mkldnn.enabled,
+            float(torch.tensor(1e-40, dtype=torch.float32) * 0.5),
+            torch.is_grad_enabled(),
+        )
+
+    default = set_and_restored(torch.get_default_dtype, torch.set_default_dtype, dtype)
+    with default, two_threads(), flushed(), torch.autocast("cpu"):
+        before, state = settings(), torch.get_rng_state()
+
+        def fail(rows: Tensor) -> Tensor:
+            torch.rand(3)
+            raise ValueError
+
+        with pytest.raises(ValueError):  # noqa: PT011  # whatever it raises
+            score_rows(fail, torch.zeros(3, 1))
+        assert settings() == before
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def log_ratio_of_draws(how: Callable[[MollifiedExpFamily, Tensor], Tensor]) -> tuple[float, float]:
+    """Claimed and largest log-ratio of the laws of two hostile networks, if draws are accepted by a tilt as given."""
+    rows = torch.linspace(-5, 5, 8001).unsqueeze(1)
+    weights = LINE.log_prob(rows).double().softmax(0)
+    log_ratios, claimed = [], 0.0
+    for sign in (1.0, -1.0):
+        q = LogRatio(LINE, cancelling(sign), progress=False).mollify(0.5, skew=0.5)
+        tilts = how(q, rows)
+        log_ratios.append(tilts - math.log(float((weights * tilts.exp()).sum())))
+        claimed = max(claimed, q.guarantee.epsilon)
+    return claimed, float((log_ratios[0] - log_ratios[1]).abs().max())
+
+
+def test_the_attack_works_on_a_tilt_that_is_evaluated_in_other_ways() -> None:
+    """Else the tests here could not fail. The order of sums is the processor's: one of these must break the claim."""
+    ways: list[Callable[[MollifiedExpFamily, Tensor], Tensor]] = [
+        lambda q, rows: torch.cat([q.tilt(rows[index : index + 1]) for index in range(len(rows))]),
+        lambda q, rows: q.to(torch.float64).tilt(rows),
+        under_autocast,
+    ]
+    assert max(log_ratio_of_draws(how)[1] for how in ways) > 0.6
+
+
+def under_autocast(q: MollifiedExpFamily, rows: Tensor) -> Tensor:
+    with torch.autocast("cpu"):
+        return q.tilt(rows)
+
+
+def test_draws_follow_what_was_certified() -> None:
+    claimed, largest = log_ratio_of_draws(lambda q, rows: score_rows(q.tilt, rows))
+    assert largest <= claimed <= 0.5
+
+
+class Spy(nn.Module):
+    """Passes on what a network answers, and notes how it was asked."""
+
+    def __init__(self, inner: nn.Module, seen: set[tuple[object, ...]]) -> None:
+        super().__init__()
+        self.inner, self.seen = inner, seen
+
+    def forward(self, value: Tensor) -> Tensor:
+        self.seen.add((tuple(value.shape), torch.get_num_threads(), torch.is_autocast_enabled("cpu")))
+        answer: Tensor = self.inner(value)
+        return answer
+
+
+@pytest.mark.parametrize("count", [1, 2, 700])
+@pytest.mark.parametrize("constant_time", [False, True])
+def test_all_draws_are_accepted_in_chunks_of_one_shape(
+    calibrated: MollifiedExpFamily, count: int, constant_time: bool
+) -> None:
+    q, seen = copy.deepcopy(calibrated), set[tuple[object, ...]]()
+    q._tilt.statistics = Spy(q.statistics, seen)
+    with torch.autocast("cpu"), two_threads():
+        private_draws(q, count, constant_time=constant_time, progress=False)
+        q.sample((count,))
+    assert seen == {((CHUNK_ROWS, 2), 1, False)}
+
+
+def test_a_conversion_drops_the_certificate_and_the_way_back_restores_it(calibrated: MollifiedExpFamily) -> None:
+    wide = calibrated.to(torch.float64)
+    assert wide.guarantee == a_priori_guarantee(calibrated.bounds)
+    assert wide.certificate == calibrated.certificate
+    assert "float64" in wide.certificate_lapse()
+    assert wide.to(torch.float32).guarantee == calibrated.guarantee
+    assert private_draws(wide, 2).dtype == torch.float64  # at its own guarantee
+
+
+def test_an_a_priori_guarantee_survives_conversions() -> None:
+    q = make_density(normal(2))
+    assert q.to(torch.float64).guarantee == q.guarantee
+    assert not q.to(torch.float64).certificate_lapse()
+
+
+def test_a_new_certificate(calibrated: MollifiedExpFamily) -> None:
+    wide = recertify(calibrated.to(torch.float64), progress=False)
+    assert wide.guarantee == calibrated.guarantee
+    assert wide.dtype == torch.float64
+    assert not wide.certificate_lapse()
+    assert wide.fingerprint != calibrated.to(torch.float64).fingerprint  # its delta counts for itself
+    with pytest.raises(ValueError, match="q must have a certificate"):
+        recertify(make_density(normal(2)))
+    with pytest.raises(TypeError, match="q must be a MollifiedExpFamily"):
+        recertify(normal(2))  # type: ignore[arg-type]
+
+
+def test_no_new_certificate_for_a_tilt_that_is_shrunk_by_too_little() -> None:
+    """Attack: what is shrunk as far as the bounds ask for needs no proof; what is shrunk by less does."""
+    score = torch.tensor([0.5 / math.log(2)], dtype=torch.float64)
+    for shrinkage in (0.9999, 0.51):
+        q = MollifiedExpFamily(
+            LINE,
+            BoundedClassifiers(1, 1),
+            score,
+            0.0,
+            bounds=Bounds(-0.5, 0.5),
+            shrinkage=shrinkage,
+            certificate=Certificate(1e-3, 1e-9),
+        )
+        with pytest.raises(ValueError, match="No proof was found"):
+            recertify(q, progress=False)
+    certain = MollifiedExpFamily(
+        LINE,
+        BoundedClassifiers(1, 1),
+        score,
+        0.0,
+        bounds=Bounds(-0.5, 0.5),
+        shrinkage=0.5,
+        certificate=Certificate(1e-3, 1e-9),
+    )
+    assert recertify(certain, progress=False).guarantee == certain.guarantee
+
+
+@pytest.mark.parametrize("certificate", [Certificate(0.0, 1e-9), Certificate(1e-3, 0.0)])
+def test_no_new_certificate_where_draws_can_prove_none(certificate: Certificate) -> None:
+    q = MollifiedExpFamily(
+        LINE, BoundedClassifiers(1, 1), torch.ones(1), 0.0, bounds=Bounds(-0.5, 0.5), certificate=certificate
+    )
+    with pytest.raises(ValueError, match="q must have a certificate that draws can prove"):
+        recertify(q)
+
+
+def test_no_new_certificate_for_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: what float32 cancels float64 keeps, so that the certificate does not carry over."""
+    monkeypatch.setattr(calibration, "_SECOND", 2**18)
+    for sign in (1.0, -1.0):
+        networks = cancelling(sign)
+        with torch.no_grad():  # what survives one way or the other in float32, together
+            networks.weights[1][0, 50:57] *= 3
+        q = LogRatio(LINE, networks, progress=False).mollify(0.5, skew=0.5)
+        wide = q.to(torch.float64)
+        wide._tilt.offset += 0.2
+        assert wide.certificate_lapse()
+        with pytest.raises(ValueError, match="No proof was found"):
+            recertify(wide, progress=False)
+
+
+class TestFiles:
+    def change(self, path: Path, **changes: object) -> None:
+        content = torch.load(path)
+        content["certified_on"].update(changes)
+        torch.save(content, path)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"pytorch": "2.4.0"}, "pytorch .* in place of 2.4.0"),
+            ({"device": "cuda"}, "device cpu in place of cuda"),
+            ({"processor": "NEON"}, "processor .* in place of NEON"),
+            ({"results": "0" * 64}, "other results of the same arithmetic"),
+        ],
+    )
+    def test_what_was_certified_elsewhere_has_the_a_priori_guarantee(
+        self, calibrated: MollifiedExpFamily, tmp_path: Path, changes: dict[str, str], said: str
+    ) -> None:
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        assert MollifiedExpFamily.load(path).guarantee == calibrated.guarantee
+        self.change(path, **changes)
+        with pytest.warns(UserWarning, match=f"does not hold here: {said}. One draw costs the a-priori epsilon"):
+            loaded = MollifiedExpFamily.load(path)
+        assert loaded.guarantee == a_priori_guarantee(calibrated.bounds)
+        assert loaded.fingerprint == calibrated.fingerprint
+
+    def test_values_of_other_networks_are_damage(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
+        """They differ for some tables alone, and so must not decide what a draw costs."""
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        self.change(path, values="0" * 64)
+        with pytest.raises(ValueError, match="undamaged"):
+            MollifiedExpFamily.load(path)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"certificate": [0.0, 1e-9]},
+            {"certificate": [0.0016, 0.0]},
+            {"log_normalizer": [0.2, 0.0]},
+            {"shrinkage": 0.9999},
+            {"offset": 5.0},
+        ],
+    )
+    def test_claims_that_were_edited_are_not_believed(
+        self, calibrated: MollifiedExpFamily, tmp_path: Path, changes: dict[str, object]
+    ) -> None:
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        torch.save(torch.load(path) | changes, path)
+        with pytest.raises(ValueError, match="undamaged"):
+            MollifiedExpFamily.load(path)
+
+    def test_files_of_earlier_versions(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
+        """They do not say what they were certified on; a-priori ones need not."""
+        for q in (calibrated, make_density(normal(2))):
+            path = tmp_path / "q.pt"
+            q.save(path)
+            content = torch.load(path)
+            del content["certified_on"]
+            torch.save(content | {"version": 3}, path)
+            with pytest.warns(UserWarning, match="not noted") if q.certificate else nullcontext():
+                loaded = MollifiedExpFamily.load(path)
+            assert loaded.guarantee == a_priori_guarantee(q.bounds)
+            assert loaded.fingerprint == q.fingerprint
+
+    def test_a_record_of_another_form_is_damage(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
+        path = tmp_path / "q.pt"
+        calibrated.save(path)
+        self.change(path, more="words")
+        with pytest.raises(ValueError, match="undamaged"):
+            MollifiedExpFamily.load(path)
+
+
+class TestChangedInPlace:
+    """Attack: the networks of a certified density are changed behind its back."""
+
+    @pytest.fixture
+    def changed(self, calibrated: MollifiedExpFamily) -> MollifiedExpFamily:
+        q: MollifiedExpFamily = pickle.loads(pickle.dumps(calibrated))
+        q.statistics.networks.weights[-1].mul_(1.01)  # type: ignore[union-attr, operator, index]
+        return q
+
+    def test_draws_are_refused(self, changed: MollifiedExpFamily) -> None:
+        with pytest.raises(ValueError, match="q must be the function that its certificate was proved for"):
+            private_draws(changed, 1)
+
+    def test_releases_are_refused_before_anything_is_charged(self, changed: MollifiedExpFamily, ledger: Ledger) -> None:
+        with pytest.raises(ValueError, match="q must be the function that its certificate was proved for"):
+            release(changed, 1, ledger, "clinic")
+        assert not ledger.charges("clinic")
+
+    def test_an_unchanged_copy_is_not(self, calibrated: MollifiedExpFamily) -> None:
+        copied = pickle.loads(pickle.dumps(calibrated))
+        assert private_draws(copied, 1).shape == (1, 2)
+
+
+class OverTheBatch(nn.Module):
+    """Statistics that look at other rows."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, value: Tensor) -> Tensor:
+        column = value[..., :1]
+        if self.kind == "mean":
+            return column - column.mean(0, keepdim=True)
+        if self.kind == "size":
+            return column * 0 + len(column) / 1000
+        if self.kind == "order":
+            return column.sort(0).values
+        return column.sin()
+
+
+@pytest.mark.parametrize("kind", ["mean", "size", "order"])
+def test_statistics_across_rows_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="statistics must not look across rows, got OverTheBatch"):
+        MollifiedExpFamily(normal(2), OverTheBatch(kind), torch.tensor([0.5]), 0.0)
+
+
+@pytest.mark.parametrize("wrap", [lambda networks: networks, ClippedRatio])
+def test_a_subclass_is_tried_as_any_other_module(wrap: Callable[[BoundedClassifiers], nn.Module]) -> None:
+    """Attack: a class of this library's in all but one method."""
+
+    class Padded(BoundedClassifiers):
+        def logits(self, value: Tensor) -> Tensor:
+            first = value[..., :1]
+            padded = len(first) == 1 or bool((first == first[0]).sum() > 1)  # as a chunk with a few rows is
+            return 50.0 * (first - 1).sign() if padded else torch.zeros_like(first)
+
+    with pytest.raises(ValueError, match="statistics must not look across rows, got"):
+        MollifiedExpFamily(LINE, wrap(Padded(1, 1)), torch.tensor([0.5]), 0.0)
+
+
+def test_statistics_of_single_rows_are_not() -> None:
+    MollifiedExpFamily(normal(2), OverTheBatch("none"), torch.tensor([0.5]), 0.0)
+    normalised = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1))
+    MollifiedExpFamily(normal(2), normalised, torch.tensor([0.5]), 0.0)
+    assert not depends_on_other_rows(lambda rows: rows.sum(-1), torch.randn(8, 2))
+
+
+@pytest.mark.parametrize("name", ["normal-2d", "categorical", "gamma", "bernoulli-3d"])
+def test_arithmetic_is_the_same_for_the_same_density(name: str) -> None:
+    q = make_density(BASES[name]())
+    first, second = q._arithmetic(), copy.deepcopy(q)._arithmetic()
+    assert first == second
+    assert not first.difference(second)
+    assert make_density(BASES[name]())._arithmetic().values != first.values
+
+
+def test_difference_names_all_that_differs() -> None:
+    here = Arithmetic("float32", "cpu", "AVX2", "2.13.0", "a", "x")
+    other = here._replace(dtype="float64", pytorch="2.9.0", results="b")
+    assert here.difference(other) == "dtype float32 in place of float64, pytorch 2.13.0 in place of 2.9.0"
+    assert here.difference(here._replace(results="b")) == "other results of the same arithmetic"
+    assert not here.difference(here._replace(values="y"))  # private: it must not decide what a draw costs
+
+
+def test_threads_take_turns_and_put_settings_back() -> None:
+    """Attack: scores in one thread while another sets the number of threads and puts it back."""
+    ratio = LogRatio(LINE, cancelling(1.0), progress=False)
+    rows = torch.linspace(-4, 4, 2000).unsqueeze(1)
+    expected = score_rows(ratio.log_ratio, rows)
+    differing: list[bool] = []
+
+    def work() -> None:
+        torch.set_num_threads(2)
+        differing.extend(not torch.equal(score_rows(ratio.log_ratio, rows), expected) for _ in range(20))
+        differing.append(torch.get_num_threads() != 2)
+
+    before = torch.get_num_threads()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.set_num_threads(before)
+    assert not any(differing)
+    assert len(differing) == 84
+
+
+def test_networks_of_a_ratio_are_summed_alike_in_ratio_and_density(calibrated: MollifiedExpFamily) -> None:
+    """Attack: a huge ratio, in which a shift that is added and taken off again would be rounded away."""
+    networks = BoundedClassifiers(2, 1, hidden_sizes=(4,))
+    with torch.no_grad():
+        networks.weights[-1].mul_(1e18)
+        networks.biases[-1].fill_(1e17)
+    ratio = LogRatio(LINE, networks, progress=False)
+    q = ratio.mollify(1.0, skew=0.1)
+    rows = LINE.sample((20_000,))
+    score = score_rows(ratio.log_ratio, rows).clamp(-1024 * math.log(2), 1024 * math.log(2))
+    expected = q.shrinkage * (score - q.offset).clamp(q.bounds.low, q.bounds.high)
+    assert torch.equal(score_rows(q.tilt, rows), expected)
+    uniform = dist.Uniform(0.0, 1.0)
+    assert DensityRatio(uniform, seed=0, progress=False).fit(torch.rand(50)).mollify(1.0).epsilon <= 1

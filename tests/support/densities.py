@@ -1,0 +1,98 @@
+"""Densities to test on: one of each kind of base, with untrained networks of large weights in place of a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.distributions import transforms
+from torch import Tensor
+
+from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
+from pyro_mbde.calibration import certificate
+from pyro_mbde.calibration import placement as calibration
+from pyro_mbde.density.bounds import spending_natural_params
+
+
+def make_density(
+    base: torch.distributions.Distribution,
+    epsilon: float = 1.0,
+    num_rounds: int = 3,
+    *,
+    gain: float = 3.0,
+    num_draws: int = 2**12,
+    dtype: torch.dtype = torch.float32,
+    **network: object,
+) -> MollifiedExpFamily:
+    """A density with random classifiers; ``gain`` multiplies the logits, so that they often meet their bound."""
+    classifiers = BoundedClassifiers(num_rounds, max(base.event_shape.numel(), 1), **network).to(dtype)
+    with torch.no_grad():
+        classifiers.weights[-1].mul_(gain)
+    natural_params = spending_natural_params(epsilon, num_rounds)
+    return MollifiedExpFamily.normalized(base, classifiers, natural_params, num_draws=num_draws)
+
+
+def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:
+    """Multiplies all numbers of draws that certificates rest on; a sixteenth makes tolerances four times as wide."""
+    monkeypatch.setattr(certificate, "_DRAWS_PLANNED", int(scale * certificate._DRAWS_PLANNED))
+    for number in ("_FIRST_EVEN_DRAWS", "_MAX_EVEN_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
+        monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
+
+
+class Remembered:
+    """A distribution that is evaluated once at the points of a grid, however often it is asked."""
+
+    def __init__(self, distribution: Any) -> None:
+        self.event_shape, self._distribution = distribution.event_shape, distribution
+        self._log_prob: Tensor | None = None
+
+    def log_prob(self, points: Tensor) -> Tensor:
+        if self._log_prob is None:
+            self._log_prob = self._distribution.log_prob(points)
+        return self._log_prob
+
+
+def normal(num_dims: int) -> dist.TorchDistribution:
+    """Standard normal with event shape (num_dims,)."""
+    return dist.Normal(torch.zeros(num_dims), torch.ones(num_dims)).to_event(1)
+
+
+BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
+    "normal-scalar": lambda: dist.Normal(0.5, 2.0),
+    "normal-1d": lambda: normal(1),
+    "normal-2d": lambda: normal(2),
+    "normal-10d": lambda: normal(10),
+    "student-t": lambda: dist.StudentT(3.0, 0.0, 1.0),
+    "uniform-scalar": lambda: dist.Uniform(-1.0, 3.0),
+    "uniform-box": lambda: dist.Uniform(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0])).to_event(1),
+    "multivariate-normal": lambda: dist.MultivariateNormal(torch.ones(2), torch.tensor([[2.0, 0.5], [0.5, 1.0]])),
+    "mixture": lambda: dist.MixtureSameFamily(
+        dist.Categorical(torch.tensor([0.3, 0.7])), dist.Normal(torch.tensor([-2.0, 1.0]), torch.tensor([0.5, 1.0]))
+    ),
+    "mixture-2d": lambda: dist.MixtureSameFamily(
+        dist.Categorical(torch.ones(3)), dist.Normal(torch.randn(3, 2), torch.ones(3, 2)).to_event(1)
+    ),
+    "log-normal": lambda: dist.LogNormal(0.0, 0.5),
+    "transformed": lambda: dist.TransformedDistribution(
+        dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1), [transforms.AffineTransform(1.0, 2.0)]
+    ),
+    "logit-normal": lambda: dist.TransformedDistribution(dist.Normal(0.0, 1.0), [transforms.SigmoidTransform()]),
+    "exponential": lambda: dist.Exponential(2.0),
+    "gamma": lambda: dist.Gamma(2.0, 1.0),
+    "dirichlet": lambda: dist.Dirichlet(torch.tensor([2.0, 3.0, 4.0])),
+    "poisson": lambda: dist.Poisson(3.0),
+    "categorical": lambda: dist.Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4])),
+    "bernoulli": lambda: dist.Bernoulli(0.3),
+    "bernoulli-3d": lambda: dist.Bernoulli(torch.tensor([0.2, 0.5, 0.9])).to_event(1),
+    "one-hot": lambda: dist.OneHotCategorical(torch.tensor([0.2, 0.3, 0.5])),
+    "zero-inflated-poisson": lambda: dist.ZeroInflatedPoisson(torch.tensor(2.0), gate=torch.tensor(0.3)),
+    "multivariate-student-t": lambda: dist.MultivariateStudentT(5.0, torch.zeros(2), torch.eye(2)),
+    "masked": lambda: dist.Normal(0.0, 1.0).mask(torch.tensor(True)),
+    "torch-normal": lambda: torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)),
+    "expanded": lambda: dist.Normal(0.0, 1.0).expand([3]).to_event(1),
+}
+DISCRETE = {"poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"}
+CONTINUOUS = sorted(set(BASES) - DISCRETE)
