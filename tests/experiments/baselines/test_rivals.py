@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pyro.distributions as dist
 import pytest
-import torch
 from densities import normal
 
 from pyro_mbde.experiments.baselines.bernstein import BernsteinKDE
@@ -56,11 +55,3 @@ def test_scales_and_sizes() -> None:
     for sizes, error in (((), ValueError), ((0,), ValueError), ("64", TypeError), (3, TypeError), ((2.5,), TypeError)):
         with pytest.raises(error, match="sizes must"):
             check_sizes("sizes", sizes)
-
-
-def test_gradients_on_the_edges_of_a_box() -> None:
-    rows = torch.rand(50)
-    for density in (BernsteinKDE(0.0, 1.0, 1.0, seed=0).fit(rows), KDE(dist.Normal(0.0, 1.0)).fit(rows)):
-        value = torch.tensor([0.0, 1.0], requires_grad=True)
-        density.log_prob(value).sum().backward()
-        assert torch.isfinite(value.grad).all()
