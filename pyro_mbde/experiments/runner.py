@@ -35,7 +35,7 @@ from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_res
 #: What a job measures, by name.
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
 
-#: Packages that results depend on; the rivals' may be missing.
+#: Packages that results depend on; the baselines' may be missing.
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "mbi", "jax")
 #: Columns of every row, which no option or result may be called.
 _COLUMNS = (

@@ -1,4 +1,4 @@
-"""Kernel density estimates released by the Bernstein mechanism, a differentially private rival (DPB)."""
+"""Kernel density estimates released by the Bernstein mechanism, a differentially private baseline (DPB)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class BernsteinKDE:
         lattice size and epsilon must be chosen without looking at the table; rows outside the box are moved to its
         nearest point. The number of rows is public, except for ``group_size=None``, where nothing depends on it. A seed
         that others know voids the guarantee: seeded fits are for experiments. Noise is made in floating point without
-        hardening (Mironov 2012), by torch's generator: this is a rival to compare with, not a way to hand rows out.
+        hardening (Mironov 2012), by torch's generator: this is a baseline to compare with, not a way to hand rows out.
 
     Args:
         low: lower edge of the box, a number or a tensor of shape () or (d,).

@@ -1,4 +1,4 @@
-"""The MST mechanism: a spanning tree of noisy marginals over binned columns, a differentially private rival."""
+"""The MST mechanism: a spanning tree of noisy marginals over binned columns, a differentially private baseline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MST:
         ``group_size=None``, where it is public and all rows may be exchanged: 2n steps. The model uses the total of the
         noisy counts. The edges and all settings must be chosen without looking at the table; rows outside are moved to
         the nearest point of the box. A seed that others know voids the guarantee: seeded fits are for experiments.
-        Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a rival to
+        Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a baseline to
         compare with, not a way to hand rows out.
 
     Args:

@@ -1,4 +1,4 @@
-"""What all rivals have in common: the arguments of their trainers, and of the densities that they fit."""
+"""What all baselines have in common: the arguments of their trainers, and of the densities that they fit."""
 
 from __future__ import annotations
 
