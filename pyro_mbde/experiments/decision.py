@@ -55,10 +55,10 @@ def plot_decision(table: pd.DataFrame) -> Figure:
         figure,
         f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
         "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Baselines: noise for g rows "
-        "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN (2,000 "
-        "steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Baselines hand "
-        "out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown lies above "
-        "the frame.",
+        "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN "
+        "(2,000 steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Baselines "
+        "hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown "
+        "lies above the frame.",
         75 * len(totals) + 35,
     )
     return figure
@@ -74,7 +74,7 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
         Columns ``total``, ``draws``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that
         protects one row, and ``from_group``: the least size g such that at g and every larger one no baseline's median
         NLL is lower by more than 0.01 nats; ``never`` where a baseline is better even for all rows, ``unknown`` where
-        ours or all jobs of some baseline failed; ``base`` where ours is no better than the public base, which costs nothing.
+        ours or all jobs of some baseline failed; ``base`` where ours is no better than the public base, which is free.
     """
     records = []
     base = float(table.loc[table["system"] == "base", "nll"].mean())

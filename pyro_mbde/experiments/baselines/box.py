@@ -116,5 +116,5 @@ def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
     box = edges(low, high)
     with warnings.catch_warnings():
         # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
-        warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
+        warnings.filterwarnings("ignore", ".* outside the support of the base", UserWarning)
         return require_rows(to_rows(data, box.to_event(1) if low.dim() else box, 10_000))

@@ -166,6 +166,8 @@ class FittedDensity(TorchDistribution):
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         num_draws = torch.Size(sample_shape).numel()
+        if not num_draws:  # torch's constraints cannot check an empty tensor
+            return self._interior.new_zeros(shape)
         with torch.no_grad():
             return self._draw(num_draws).to(self.dtype).reshape(shape)
 
