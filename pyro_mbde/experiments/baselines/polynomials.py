@@ -114,7 +114,7 @@ class BernsteinDensity(BoxDensity):
     Beta(v_j + 1, k - v_j + 1): draws and log-densities are exact, also in the tails, where sums that underflow are
     taken in logarithms. On an edge whose coefficients are all 0 the log-density is -inf. It has no gradient.
 
-    With negative coefficients, the polynomial itself having none or hardly any negative values, draws are made by
+    With negative coefficients (of a polynomial that is hardly ever negative) draws are made by
     rejection: propose from the positive coefficients' mixture :math:`p_+`, accept with probability
     :math:`p/p_+ \le 1`. The log-density is then that of the polynomial held at 1e-12 of the uniform density at least,
     so that it is never NaN, where it vanishes or is negative by a little. Coefficients that sum to no more than 0, or

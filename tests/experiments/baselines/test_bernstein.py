@@ -37,7 +37,7 @@ def box_of(num_dims: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("size", [1, 2, 5, 20, 35])
 @pytest.mark.parametrize("bandwidth", [1e-3, 0.01, 0.05, 0.3, 2.0, 1e4])
 def test_no_row_beats_the_sensitivity_bound(bandwidth: float, size: int, num_dims: int) -> None:
-    """Rows anywhere, at lattice points, between them and on the edges; the trivial bound is never below ours."""
+    """Rows anywhere; the trivial bound is never below. Proof: docs/proofs.md, *Sums of a kernel over a lattice*."""
     steps = torch.randint(0, size + 1, (8, num_dims)).double()
     rows = torch.cat(
         [

@@ -122,7 +122,7 @@ def test_one_row_moves_the_gradient_no_further_than_the_bound() -> None:
 
 @pytest.mark.slow
 def test_one_dimension_is_a_normal() -> None:
-    """At the table's mean and deviation, where clipping is no matter."""
+    """At the table's mean and deviation, where clipping does not matter."""
     density = quick(
         dist.Normal(0.0, 1.0), 0.5 * torch.randn(2000) + 2, num_steps=150, batch_size=200, max_grad_norm=50.0
     )

@@ -109,7 +109,7 @@ def test_extreme_bandwidths(bandwidth: float, num_dims: int) -> None:
 
 
 def test_far_and_wide() -> None:
-    """Squares that float64 does not hold are no matter of NaN, and said of a table."""
+    """Squares beyond float64 give no NaN in a density, and an error for a table."""
     base = dist.Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
     value = torch.tensor([1e100, -1e200, 1e300], dtype=torch.float64, requires_grad=True)
     log_density = KDE(base).fit(base.sample((50,))).log_prob(value)
