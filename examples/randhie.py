@@ -17,8 +17,8 @@ from torch import Tensor
 
 from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mixing, private_draws, run_mcmc
 
-# The columns with their public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
-from pyro_mbde.experiments.medical import COLUMNS, in_natural_units, load_rows, public_base
+# The schema with its public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
+from pyro_mbde.experiments.medical import LABELS, SCHEMA, in_natural_units, load_rows, public_base
 from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.privacy.advice import advise
 
@@ -29,17 +29,16 @@ INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
 def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, path: Path) -> None:
     """Shows each column's distribution in the table, under the density and under the base."""
     figure = new_figure(13, 4)
-    axes = figure.subplots(1, len(COLUMNS))
-    for index, (axis, column) in enumerate(zip(axes, COLUMNS, strict=True)):
-        edges = np.linspace(column.low, column.high, 31)
+    axes = figure.subplots(1, len(LABELS))
+    for index, (axis, column, label) in enumerate(zip(axes, SCHEMA.columns, LABELS.values(), strict=True)):
+        low, high = column.modelled_range
+        edges = np.linspace(low, high, 31)
         axis.hist(rows[:, index], edges, density=True, color="#dddddd", label="table (private)")
         axis.hist(
             draws[:, index], edges, density=True, histtype="step", color=BLUE, linewidth=2, label="private density q"
         )
-        axis.hlines(
-            1 / (column.high - column.low), column.low, column.high, PALE, "--", linewidth=2, label="public base $q_0$"
-        )
-        axis.set_xlabel(column.label)
+        axis.hlines(1 / (high - low), low, high, PALE, "--", linewidth=2, label="public base $q_0$")
+        axis.set_xlabel(label)
         # A bar of a point mass would flatten everything else: cut it off, and say so.
         top = 3.2 * float(np.histogram(draws[:, index], edges, density=True)[0].max())
         if axis.get_ylim()[1] > top:
@@ -76,7 +75,7 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     trainer = MBDE(base, epsilon=epsilon, calibrated=True)
     q = trainer.fit(rows)
     total = compose(q.guarantee, num_rows)
-    names = [column.name for column in COLUMNS]
+    names = list(LABELS)
 
     click.secho("\nPublic: may be handed out", bold=True)
     click.echo(f"  {q}")

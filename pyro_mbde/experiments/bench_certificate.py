@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._torch_state import single_thread
+from pyro_mbde.auditing.search import log_ratio_of, search, starting_points
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, CopyLimits, certify, plan_certificate
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score, skewed_bounds
@@ -73,8 +74,7 @@ def rate_of_wrong_certificates(
     """How often phi is certified to be within a tolerance that it is just outside of."""
     width = 0.99 * epsilon
     bounds, claim = skewed_bounds(width, skew), Certificate(_ATTACK_TOLERANCE * width, delta)
-    # Just outside what is proved; inside eta by what is kept back for rounding, so that every certificate given is
-    # wrong.
+    # Just outside what is proved, and inside eta by the reserve for rounding: every certificate given is wrong.
     known = known_tilt(score, bounds, sign * (claim.tolerance - ROUNDING_RESERVE) * 1.0001)
 
     def draw(num_draws: int) -> Tensor:
@@ -108,7 +108,7 @@ def certificate(trials: int, delta: float) -> None:
 
 
 def hostile_tables() -> dict[str, tuple[dist.TorchDistribution, Tensor, Tensor]]:
-    """Pairs of tables that are as unlike as can be, each with its base."""
+    """Pairs of very different tables, each with its base."""
     pyro_dist: Any = dist  # Pyro leaves it unannotated
     box = pyro_dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
     plane = pyro_dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1)
@@ -118,34 +118,14 @@ def hostile_tables() -> dict[str, tuple[dist.TorchDistribution, Tensor, Tensor]]
         "one row": (box, torch.full((2, 2), 0.1), torch.full((2, 2), 0.9)),
         "million equal rows": (box, torch.full((1_000_000, 2), 0.25), torch.full((1_000_000, 2), 0.75)),
         "outside the box": (box, torch.rand(1000, 2) - 3, torch.rand(1000, 2) + 3),
-        "halves of a normal": (
-            plane,
-            torch.randn(1000, 2).abs(),
-            -torch.randn(1000, 2).abs(),
-        ),
+        "halves of a normal": (plane, torch.randn(1000, 2).abs(), -torch.randn(1000, 2).abs()),
     }
 
 
-def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily, num_starts: int = 4096) -> float:
-    """The largest log-ratio of two densities, either way: on draws of the base, then by ascent from the best."""
-
-    def log_ratio(x: Tensor) -> Tensor:
-        return q.tilt(x) - other.tilt(x) - (q.log_normalizer.value - other.log_normalizer.value)
-
-    starts = q.base.sample(torch.Size([num_starts]))
-    largest = float(log_ratio(starts).abs().max())
-    x = starts[log_ratio(starts).abs().topk(64).indices].clone().requires_grad_()
-    optimizer = torch.optim.Adam([x], lr=0.02)
-    for _ in range(100):
-        value = log_ratio(x)
-        largest = max(largest, float(value.detach().abs().max()))
-        optimizer.zero_grad()
-        torch.autograd.backward(-value.abs().sum())
-        optimizer.step()
-        with torch.no_grad():  # stay in a box, where there is one
-            inside = q.support.check(x)
-            x[~inside] = starts[: int((~inside).sum())]
-    return largest
+def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily) -> float:
+    """The largest absolute log-ratio that the audit's search finds between two densities over one base."""
+    log_ratio = log_ratio_of(q, other, same_base=True)
+    return search(log_ratio, starting_points(q.base, q.support, []), q.support).epsilon
 
 
 @click.command()

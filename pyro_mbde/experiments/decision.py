@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, RIVALS, draw_epsilon
+from pyro_mbde.experiments.sweeps import BASELINES, GROUP_SIZES, NUM_DRAWS, draw_epsilon
 from pyro_mbde.pictures import new_figure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def plot_decision(table: pd.DataFrame) -> Figure:
     places = {size: place for place, size in enumerate(GROUP_SIZES)}
     worst = base
     for axis, total in zip(axes[0], totals, strict=True):
-        for system in RIVALS:
+        for system in BASELINES:
             rows = table[(table["system"] == system) & (table["epsilon"] == total)]
             groups = rows.assign(place=rows["group_size"].map(places)).groupby("place")["nll"]
             look, middle = LOOKS[system], groups.median()
@@ -54,11 +54,11 @@ def plot_decision(table: pd.DataFrame) -> Figure:
     add_caption(
         figure,
         f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
-        "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Rivals: noise for g rows replaced, "
-        "δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN (2,000 "
-        "steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Rivals hand out "
-        "as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown lies above "
-        "the frame.",
+        "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Baselines: noise for g rows "
+        "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN "
+        "(2,000 steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Baselines "
+        "hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown "
+        "lies above the frame.",
         75 * len(totals) + 35,
     )
     return figure
@@ -71,16 +71,16 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
         table: rows of the decision sweep.
 
     Returns:
-        Columns ``total``, ``draws``, ``nll`` of ours, ``rival_of_one`` and ``its_nll`` of the best rival that protects
-        one row, and ``from_group``: the least size g such that at g and every larger one no rival's median NLL is lower
-        by more than 0.01 nats; ``never`` where a rival is better even for all rows, ``unknown`` where ours or all jobs
-        of some rival failed; ``base`` where ours is no better than the public base, which costs nothing.
+        Columns ``total``, ``draws``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that
+        protects one row, and ``from_group``: the least size g such that at g and every larger one no baseline's median
+        NLL is lower by more than 0.01 nats; ``never`` where a baseline is better even for all rows, ``unknown`` where
+        ours or all jobs of some baseline failed; ``base`` where ours is no better than the public base, which is free.
     """
     records = []
     base = float(table.loc[table["system"] == "base", "nll"].mean())
     for total in _totals(table):
-        rivals = table[table["system"].isin(RIVALS) & (table["epsilon"] == total)]
-        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack().reindex(columns=list(RIVALS))
+        baselines = table[table["system"].isin(BASELINES) & (table["epsilon"] == total)]
+        medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack().reindex(columns=list(BASELINES))
         best = medians.min(axis=1, skipna=False)
         alone = medians.loc[min(size for size in medians.index if size)].dropna()
         sizes = [size for size in GROUP_SIZES if size in medians.index]
@@ -102,7 +102,7 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
                     "total": total,
                     "draws": num_draws,
                     "nll": ours,
-                    "rival_of_one": "none" if alone.empty else str(alone.idxmin()),
+                    "baseline_of_one": "none" if alone.empty else str(alone.idxmin()),
                     "its_nll": float(alone.min()),
                     "from_group": first,
                 }
@@ -111,7 +111,7 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _totals(table: pd.DataFrame) -> list[float]:
-    return sorted(table.loc[table["system"].isin(RIVALS), "epsilon"].unique())
+    return sorted(table.loc[table["system"].isin(BASELINES), "epsilon"].unique())
 
 
 def _ours(table: pd.DataFrame, total: float, num_draws: int) -> pd.Series[float]:

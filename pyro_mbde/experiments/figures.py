@@ -31,11 +31,11 @@ def plot_first(table: pd.DataFrame) -> Figure:
     figure = new_figure(13.5, 3.5)
     axes: Any = figure.subplots(1, 7, width_ratios=(1.25, 1.25, 1, 1, 1, 1, 1))
     sizes = np.logspace(0, 4, 50)
-    for axis, (rival, ours), title, label in (
+    for axis, (baseline, ours), title, label in (
         (axes[0], (sizes**2, sizes**0), "variance", "rows protected together, m"),
         (axes[1], (sizes**0, sizes), "budget", "draws handed out, k"),
     ):
-        axis.plot(sizes, rival, color=LOOKS["dpb-paper"].color, linestyle="--", label="DPB")
+        axis.plot(sizes, baseline, color=LOOKS["dpb-paper"].color, linestyle="--", label="DPB")
         axis.plot(sizes, ours, color=ORANGE, linestyle="-", label="ours")
         axis.set(xscale="log", yscale="log", xlabel=label, title=title, ylabel="times that of one")
         axis.legend(frameon=False, fontsize="small")

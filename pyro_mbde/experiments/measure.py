@@ -30,7 +30,7 @@ def measure(job: Job) -> Row:
     """Returns what a job measures.
 
     Args:
-        job: problem and system by name. Options: ``group_size`` (rows replaced that a rival protects together, 0 for
+        job: problem and system by name. Options: ``group_size`` (rows replaced that a baseline protects together, 0 for
             all of them; 1 by default), ``delta`` (1e-5 by default), ``quick`` (1: small tables, hardly trained),
             ``num_steps`` (of a GAN's critic; 10,000 by default) and, for the system ``limit``, ``skew`` (0.3 by
             default).
@@ -41,7 +41,7 @@ def measure(job: Job) -> Row:
 
     Raises:
         FileNotFoundError: the medical table is not there.
-        ImportError: what a rival stands on is not installed.
+        ImportError: a package that a baseline needs is not installed.
         ValueError: there is no such problem or system, or it cannot be fitted so.
     """
     options: dict[str, Any] = dict(job.options)
@@ -57,7 +57,7 @@ def measure(job: Job) -> Row:
         rows = problem.target.sample(torch.Size([NUM_QUICK_ROWS if quick else NUM_ROWS]))
     low, high = (torch.full(problem.base.event_shape, edge) for edge in _bounds(problem))
     density = fit(job.system, Table(rows, problem.base, low, high, problem.box), _setting(job, options, len(rows)))
-    # Over the range that rivals on a box are told, which holds all of P but a part in 10^5, and all of Q that matters.
+    # Over the public range, which holds all but a part in 10^5 of P, and all of Q that matters.
     row: Row = {
         "nll": negative_log_likelihood(problem.target, density, _bounds(problem)).value,
         "coverage": mode_coverage(problem.target, density, problem.box).value,

@@ -22,8 +22,8 @@ class Problem(NamedTuple):
         target: P.
         base: Q0, the standard normal of the paper.
         box: lower and upper edge of a cube that holds both, for quadrature; None beyond two dimensions.
-        bounds: lower and upper edge of a cube that holds P, the public range that rivals on a box are told; None where
-            none is compared.
+        bounds: lower and upper edge of a cube that holds P, the public range of baselines on a box; None where none is
+            compared.
     """
 
     name: str
@@ -156,7 +156,7 @@ def find_problem(name: str, seed: int = 0) -> Problem:
 
     Args:
         name: of :data:`PROBLEMS` or :data:`RANDOM`. With ``-box`` added, the base is uniform on the public range that
-            rivals on a box are told: the same public knowledge for all.
+            baselines on a box are told: the same public knowledge for all.
         seed: of the places of a random one.
 
     Raises:

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class SweepError(RuntimeError):
-    """A sweep cannot begin, or not go on."""
+    """A sweep cannot begin or continue."""
 
 
 class ResultsFile:
@@ -36,8 +36,8 @@ class ResultsFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch(0o600)  # whose table a sweep measures is not known here
-        self._file = self.path.open("a+b", buffering=0)  # nothing is left to be written when the file is closed
+        self.path.touch(0o600)  # the table may be private
+        self._file = self.path.open("a+b", buffering=0)  # closing writes nothing
         try:
             self._lock()
             self._file.seek(0)
@@ -53,10 +53,10 @@ class ResultsFile:
         """Writes a row to the disk, whole or not at all.
 
         Raises:
-            OSError: it cannot be written; what was of it is taken back.
-            KeyboardInterrupt: a row that was written whole by then is kept.
+            OSError: it cannot be written; what was written of it is removed.
+            KeyboardInterrupt: a row that was written by then is kept.
         """
-        # NaN and infinities as Python's own module writes and reads them; other floats as their shortest exact text.
+        # Python writes and reads NaN and infinities, and other floats as their shortest exact text.
         line = memoryview(json.dumps(row).encode() + b"\n")
         size = os.fstat(self._file.fileno()).st_size
         try:

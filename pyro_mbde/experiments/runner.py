@@ -1,4 +1,4 @@
-"""Sweeps: flat lists of independent jobs, run anywhere, kept row by row, and taken up again where they stopped."""
+"""Sweeps: flat lists of independent jobs, run anywhere, kept row by row, and continued where they stopped."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_res
 #: What a job measures, by name.
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
 
-#: Packages that results depend on; the rivals' may be missing.
+#: Packages that results depend on; the baselines' may be missing.
 _PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "mbi", "jax")
 #: Columns of every row, which no option or result may be called.
 _COLUMNS = (
     *("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds"),
     *("python", *_PACKAGES, "pyro_mbde", "source"),
 )
-#: Seeds are whole numbers that a float holds too: whatever reads the file, none is rounded.
+#: Seeds are whole numbers that a float holds exactly, whatever reads the file.
 _SEED_BITS = 53
 
 
@@ -56,10 +56,6 @@ class Job:
         epsilon: in nats, in (0, inf].
         repeat: number of the repetition, from 0.
         options: what else the job depends on, as pairs of a name and a value, sorted by name.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> job = Job("ring", "dpb", 0.5, options=(("group_size", 10),))
@@ -98,7 +94,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What tells the job from all others, in every process and on every machine."""
+        """Identifies the job in every process and on every machine."""
         options = (f"{name}={value}" for name, value in self.options)
         return "/".join((self.problem, self.system, str(self.epsilon), str(self.repeat), *options))
 
@@ -119,28 +115,28 @@ def run_sweep(
 ) -> pd.DataFrame:
     """Runs jobs in parallel and keeps a row of each in a file, as it ends.
 
-    Jobs that have a row in the file already are not run again, unless it tells an error: an interrupted or failed sweep
-    is taken up by the same call. A job that raises, or whose worker process dies, is a row with its error, and the
+    Jobs that have a row in the file already are not run again, unless it holds an error: the same call continues
+    an interrupted or failed sweep. A job that raises, or whose worker process dies, is a row with its error, and the
     sweep goes on.
 
     Each job runs on one thread with torch's generator seeded by :attr:`Job.seed`, so that its results are the same to
-    the bit in whatever order and process it runs, on machines of one kind: another processor may round its sums
-    otherwise, as may other versions, which each row tells. ``function`` must draw from torch's generator or seed
-    generators of its own by ``job.seed``, and leave nothing behind for the next job in its process. Jobs in threads of
-    one process take turns, since they share torch's generator.
+    the bit in any order and process, on machines of one kind: another processor may round its sums differently, as may
+    other versions, which each row names. ``function`` must draw from torch's generator or from generators seeded by
+    ``job.seed``, and leave nothing behind for the next job in its process. Jobs in threads of one process take turns,
+    since they share torch's generator.
 
-    Past one machine, any executor of the standard kind will do, such as Dask's (``pip install 'pyro_mbde[dask]'``)::
+    For more than one machine, pass any standard executor, such as Dask's (``pip install 'pyro_mbde[dask]'``)::
 
         with dask.distributed.Client("scheduler:8786") as client:
             run_sweep(jobs, function, "results.jsonl", executor=client.get_executor())
 
-    with one thread a worker (``dask worker --nthreads 1``).
+    with one thread for each worker (``dask worker --nthreads 1``).
 
     Args:
-        jobs: each with a key of its own.
+        jobs: no two with the same key.
         function: takes a job and returns what it measured: numbers, words or None by name. A function of a module, for
             processes to find; a script keeps its calls under ``if __name__ == "__main__":``.
-        path: file of results, JSON lines; made if need be, with its folder. One sweep writes to it at a time.
+        path: file of results, JSON lines; made if it is not there, with its folder. One sweep writes to it at a time.
         executor: what runs the jobs; it is left open. By default :class:`WorkerProcesses`, closed at the end.
         num_workers: number of processes, where no executor is given; by default one for each processor.
         progress: whether to show a bar.
@@ -149,7 +145,6 @@ def run_sweep(
         One row for each of these jobs, in their order.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: two jobs have one key, or the file is damaged.
         SweepError: another sweep writes to the file, or the executor is broken for good. Rows are kept.
         KeyboardInterrupt: jobs not yet begun are cancelled, the default executor's workers are ended, rows are kept.
@@ -204,13 +199,13 @@ class _Sweep:
     def _submit(self, job: Job) -> None:
         try:
             future = self._executor.submit(run_job, self._function, job)
-        except Exception as error:  # broken or shut down, whatever its library calls that
+        except Exception as error:  # broken or shut down; its library may raise anything
             raise self._stop(error) from error
         self._jobs[future] = job
         future.add_done_callback(self._ended.put)
 
     def _record(self, future: Future[Row]) -> None:
-        """Keeps the row of a job that ended. One that brought no row because of its executor is a failed one."""
+        """Keeps the row of a job that ended. A job whose executor returned no row has failed."""
         error = BrokenExecutor("the executor cancelled the job") if future.cancelled() else future.exception()
         if error is None:
             self._keep(future, future.result())
@@ -237,7 +232,7 @@ class _Sweep:
 
 @functools.cache
 def current_versions() -> Mapping[str, str | None]:
-    """Returns what every row that is measured now says of its making.
+    """Returns what every row that is measured now records of its making.
 
     Returns:
         Versions by the names of packages, None for those that are not installed, and ``source``, the first 12
@@ -252,7 +247,7 @@ def current_versions() -> Mapping[str, str | None]:
 
 
 def _code(text: str) -> str:
-    """What of a module is run: its syntax tree, without docstrings."""
+    """The syntax tree of a module, without docstrings."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
@@ -279,7 +274,7 @@ def run_job(function: Measure, job: Job) -> Row:
         start = time.perf_counter()
         try:
             measured = _check_measured(function(job), row)
-        except (Exception, SystemExit) as error:  # whatever a job may raise: the others go on
+        except (Exception, SystemExit) as error:  # the other jobs go on
             measured = {"error": _text(error)}
         return row | {"seconds": time.perf_counter() - start} | measured
 

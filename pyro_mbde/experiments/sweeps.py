@@ -25,7 +25,7 @@ SKEWS = (0.5, 0.3)
 FIRST = {"projection": 0.25, "mbde-paper": 0.25, "dpb-paper": 100.0, "dpgan": 5000.0}
 #: Of the decision picture.
 TOTALS, GROUP_SIZES, NUM_DRAWS = (1.0, 10.0), (1, 3, 10, 100, 1000, 0), (1, 10, 100)
-RIVALS = ("dpb", "dpgan", "flow", "mst")
+BASELINES = ("dpb", "dpgan", "flow", "mst")
 DECISION_DELTA = 1e-5
 _DECISION_REPEATS, _DECISION_STEPS = 3, 2_000
 
@@ -93,7 +93,7 @@ def random_1d(*, quick: bool = False) -> list[Job]:
 
 @functools.cache
 def draw_epsilon(total: float, num_draws: int) -> float:
-    """Returns what a draw of ours may cost where all of them cost ``total`` at the rivals' delta.
+    """Returns what a draw of ours may cost where all of them cost ``total`` at the baselines' delta.
 
     By the least of the rules that add up draws, rounded down to four digits, so that the names of jobs are short. What
     would be 1 is 0.9999, as in the results that were recorded while certificates took a share of epsilon.
@@ -104,12 +104,12 @@ def draw_epsilon(total: float, num_draws: int) -> float:
 
 
 def decision(problem: str, *, quick: bool = False) -> list[Job]:
-    """A total budget spent by ours on k draws, and by rivals on protecting groups of g rows."""
+    """A total budget spent by ours on k draws, and by baselines on protecting groups of g rows."""
     jobs = []
     for total in TOTALS[:1] if quick else TOTALS:
         for repeat in range(1 if quick else _DECISION_REPEATS):
             jobs += [_job(problem, "projection", draw_epsilon(total, k), repeat, quick=quick) for k in NUM_DRAWS]
-            for system in RIVALS:
+            for system in BASELINES:
                 for group_size in _some(GROUP_SIZES, _QUICK_GROUPS, quick=quick):
                     options: list[Option] = [("delta", DECISION_DELTA), ("group_size", group_size)]
                     options += [("num_steps", _DECISION_STEPS)] if system == "dpgan" else []

@@ -1,4 +1,4 @@
-"""What is compared: our two fits, the most that can be reached, and the rivals, each as a function of a table."""
+"""What is compared: our two fits, the most that can be reached, and the baselines, each as a function of a table."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Setting(NamedTuple):
     """At what a system is run.
 
     Attributes:
-        epsilon: of one draw for ours, of the whole density for rivals; in nats.
-        delta: of rivals that need one.
-        group_size: rows replaced that a rival protects together; None for all of them.
+        epsilon: of one draw for ours, of the whole density for baselines; in nats.
+        delta: of baselines that need one.
+        group_size: rows replaced that a baseline protects together; None for all of them.
         seed: of the fit.
         quick: whether to train too little, to see that all runs.
         num_steps: of a GAN's critic.

@@ -1,4 +1,4 @@
-"""Guarantees of a whole fitted density, for groups of a given size: what differentially private rivals give."""
+"""Guarantees of a whole fitted density, for groups of a given size: what differentially private baselines give."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def decision_table(nll: Callable[[Job], float]) -> pd.DataFrame:
 @pytest.mark.parametrize("num_draws", sweeps.NUM_DRAWS)
 @pytest.mark.parametrize("total", sweeps.TOTALS)
 def test_draws_of_ours_cost_the_total(total: float, num_draws: int) -> None:
-    """At the rivals' delta, by the form in which the projection comes; and nothing to speak of is left over."""
+    """At the baselines' delta, by the form in which the projection comes; and nothing to speak of is left over."""
     plan = epsilon_per_draw(total, num_draws, sweeps.DECISION_DELTA)
     assert (plan.form, plan.delta, plan.skew) == ("calibrated", 1e-9, 0.3)
     epsilon = sweeps.draw_epsilon(total, num_draws)
@@ -57,7 +57,7 @@ class TestDecision:
         assert set(table["from_group"]) == {"never"}
         assert table["its_nll"].tolist() == [5.0] * 6
 
-    def test_failed_and_infinite_rivals_do_not_win(self) -> None:
+    def test_failed_and_infinite_baselines_do_not_win(self) -> None:
         table = crossings(decision_table(lambda job: 6.0 if job.system == "projection" else math.inf))
         assert set(table["from_group"]) == {"1"}
 
@@ -65,7 +65,7 @@ class TestDecision:
         table = crossings(decision_table(lambda job: {"projection": 6.995, "base": 7.0}.get(job.system, 8.0)))
         assert set(table["from_group"]) == {"base"}
 
-    def test_a_rival_that_is_not_there(self) -> None:
+    def test_a_baseline_that_is_not_there(self) -> None:
         table = decision_table(lambda job: {"projection": 6.0, "base": 7.0}.get(job.system, 8.0))
         assert set(crossings(table[table["system"] != "mst"])["from_group"]) == {"unknown"}
 
@@ -73,8 +73,8 @@ class TestDecision:
         table = decision_table(lambda job: 6.0 if job.system == "projection" else 7.0)
         ours = table.assign(nll=table["nll"].where(table["system"] != "projection"))
         assert set(crossings(ours)["from_group"]) == {"unknown"}
-        rival = table.assign(nll=table["nll"].where((table["system"] != "mst") | (table["group_size"] != 1)))
-        assert set(crossings(rival)["from_group"]) == {"unknown"}
+        baseline = table.assign(nll=table["nll"].where((table["system"] != "mst") | (table["group_size"] != 1)))
+        assert set(crossings(baseline)["from_group"]) == {"unknown"}
         nobody = table.assign(nll=table["nll"].where(table["group_size"] != 1))
         assert set(crossings(nobody)["from_group"]) == {"unknown"}
 
@@ -110,8 +110,8 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
     table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
     titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP", "mst": "MST"}
     for total in sweeps.TOTALS:
-        rivals = table[table["system"].isin(sweeps.RIVALS) & (table["epsilon"] == total)]
-        medians = rivals.groupby(["group_size", "system"])["nll"].median().unstack()
+        baselines = table[table["system"].isin(sweeps.BASELINES) & (table["epsilon"] == total)]
+        medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack()
         ours = [
             table[(table["system"] == "projection") & (table["epsilon"] == sweeps.draw_epsilon(total, k))][
                 "nll"

@@ -67,7 +67,7 @@ def test_bounds_hold_the_target(name: str) -> None:
     assert float(problem.target.log_prob(points).double().exp().sum() * volume) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_problem_over_its_rivals_box() -> None:
+def test_a_problem_over_its_baselines_box() -> None:
     for name in ("ring-box", "mixture-1d-box", "random-2d-box"):
         problem, plain = find_problem(name, 2), find_problem(name.removesuffix("-box"), 2)
         assert problem.base.event_shape == plain.base.event_shape
@@ -113,7 +113,7 @@ class TestMeasure:
         assert isinstance(row["nll"], float)
         assert 0 < base.value - row["nll"] <= gain_limit(1.0, 0.3)
 
-    def test_a_group_costs_a_rival_more(self) -> None:
+    def test_a_group_costs_a_baseline_more(self) -> None:
         rows = [
             measure(Job("mixture-1d", "dpb", 1.0, options=(("group_size", size), ("quick", 1)))) for size in (1, 100, 0)
         ]
@@ -139,7 +139,7 @@ class TestMeasure:
         with pytest.raises(ValueError, match="system must be one of mbde-paper,"):
             measure(Job("ring", "dbp", 1.0, options=(("quick", 1),)))
 
-    def test_rivals_protect_rows_replaced(self) -> None:
+    def test_baselines_protect_rows_replaced(self) -> None:
         """Those whose guarantees are of rows added or left out are run for twice as many."""
         for system, group_size, replaced in (("dpb", 10, True), ("mst", 20, False)):
             density: Any = fit_of(system, 10)

@@ -1,4 +1,4 @@
-"""Kernel density estimates released by the Bernstein mechanism, a differentially private rival (DPB)."""
+"""Kernel density estimates released by the Bernstein mechanism, a differentially private baseline (DPB)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_epsilon, check_flag, check_seed, message
-from pyro_mbde._torch_state import seeded
+from pyro_mbde._checks import check_count, check_epsilon, message
 from pyro_mbde.experiments.baselines.box import box_rows, check_box, to_unit
-from pyro_mbde.experiments.baselines.common import check_bandwidth
+from pyro_mbde.experiments.baselines.common import Trainer, check_bandwidth
 from pyro_mbde.experiments.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
 from pyro_mbde.experiments.baselines.polynomials import BernsteinDensity, iterate, least_value
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size
 
 #: Values on the lattice, at most: those of the rule, and those that may be asked for.
-_MOST_BY_RULE, _MOST_VALUES = 50_000, 1_000_000
+_MAX_VALUES_BY_RULE, _MAX_VALUES = 50_000, 1_000_000
 #: Largest lattice size of the rule, which would let one dimension have 49,999.
-_LARGEST_BY_RULE = 1000
-#: Scale of noise whose sums, weighted by the binomials of the iterated operator, are still finite.
-_LARGEST_NOISE = 1e280
+_MAX_SIZE_BY_RULE = 1000
+#: Scale of noise whose sums, weighted by the binomials of the iterated operator, are finite.
+_MAX_NOISE = 1e280
 #: Order of the iterated operator, whose binomials alternate and cancel.
-_MOST_ITERATIONS = 30
+_MAX_ITERATIONS = 30
 
 
-class BernsteinKDE:
+class BernsteinKDE(Trainer[BernsteinDensity]):
     r"""Kernel density estimation on a box, released by the Bernstein mechanism.
 
     The Gaussian kernel density estimate of the rows, scaled to the unit cube,
@@ -58,7 +57,7 @@ class BernsteinKDE:
         lattice size and epsilon must be chosen without looking at the table; rows outside the box are moved to its
         nearest point. The number of rows is public, except for ``group_size=None``, where nothing depends on it. A seed
         that others know voids the guarantee: seeded fits are for experiments. Noise is made in floating point without
-        hardening (Mironov 2012), by torch's generator: this is a rival to compare with, not a way to hand rows out.
+        hardening (Mironov 2012), by torch's generator: this is a baseline to compare with, not a way to hand rows out.
 
     Args:
         low: lower edge of the box, a number or a tensor of shape () or (d,).
@@ -71,10 +70,6 @@ class BernsteinKDE:
         iterations: order of the iterated Bernstein operator, from 1 to 30.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar where there is something to wait for, in :meth:`paper`.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Alda, Rubinstein. The Bernstein Mechanism: Function Release under Differential Privacy. 2017.
@@ -102,20 +97,19 @@ class BernsteinKDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
+        super().__init__(seed=seed, progress=progress)
         self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
         self.group_size = None if group_size is None else check_group_size("group_size", group_size)
         self.bandwidth: float | None = check_bandwidth(bandwidth, "It is in units of the box's side.")
         self.lattice_size = None if lattice_size is None else check_count("lattice_size", lattice_size)
-        if self.lattice_size is not None and (self.lattice_size + 1) ** self._num_dims > _MOST_VALUES:
-            raise ValueError(message("lattice_size", f"give at most {_MOST_VALUES:,} values", lattice_size))
-        if 2**self._num_dims > _MOST_BY_RULE:
+        if self.lattice_size is not None and (self.lattice_size + 1) ** self._num_dims > _MAX_VALUES:
+            raise ValueError(message("lattice_size", f"give at most {_MAX_VALUES:,} values", lattice_size))
+        if 2**self._num_dims > _MAX_VALUES_BY_RULE:
             raise ValueError(message("low", "have few enough entries for a lattice, 15", self._num_dims))
         self.iterations = check_count("iterations", iterations)
-        if self.iterations > _MOST_ITERATIONS:
-            raise ValueError(message("iterations", f"be at most {_MOST_ITERATIONS}", iterations))
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
+        if self.iterations > _MAX_ITERATIONS:
+            raise ValueError(message("iterations", f"be at most {_MAX_ITERATIONS}", iterations))
         self._as_published = False
 
     @classmethod
@@ -145,21 +139,14 @@ class BernsteinKDE:
             density's guarantee says so.
 
         Args:
-            low: as for the constructor.
-            high: as for the constructor.
+            low: this and the arguments that follow are those of the class.
+            high: likewise.
             epsilon: of the noise, in nats.
-            group_size: as for the constructor.
-            lattice_size: as for the constructor; ``None`` for the rule at the bandwidth found.
-            iterations: as for the constructor.
-            seed: as for the constructor.
-            progress: as for the constructor.
-
-        Returns:
-            The trainer.
-
-        Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range.
+            group_size: rows replaced that the noise is made for.
+            lattice_size: ``None`` for the rule at the bandwidth found.
+            iterations: order of the iterated operator.
+            seed: for a reproducible fit.
+            progress: whether to show a progress bar of the folds.
 
         References:
             Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
@@ -169,16 +156,8 @@ class BernsteinKDE:
             >>> trainer.fit(torch.linspace(-2.0, 2.0, 200))
             BernsteinDensity(not private, lattice_size=20, event_shape=())
         """
-        trainer = cls(
-            low,
-            high,
-            epsilon,
-            group_size=group_size,
-            lattice_size=lattice_size,
-            iterations=iterations,
-            seed=seed,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"group_size": group_size, "lattice_size": lattice_size, "iterations": iterations}
+        trainer = cls(low, high, epsilon, **options, seed=seed, progress=progress)
         trainer.bandwidth, trainer._as_published = None, True
         return trainer
 
@@ -186,47 +165,35 @@ class BernsteinKDE:
     def _num_dims(self) -> int:
         return max(self.low.numel(), 1)
 
-    def fit(self, data: Any) -> BernsteinDensity:
-        """Fits the density to a table.
+    def _rows(self, data: Any) -> Tensor:
+        return box_rows(data, self.low, self.high)
 
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw 10,000 rows from.
-
-        Returns:
-            The density, with its ``guarantee``, ``bandwidth``, ``lattice_size`` and ``noise_scale``.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
-                epsilon is too small for noise that floats hold.
-        """
-        with seeded(self.seed), torch.no_grad():
-            rows = box_rows(data, self.low, self.high)
-            unit = to_unit(rows.double().reshape(len(rows), -1), self.low, self.high)
-            bandwidth = cross_validate(unit, self.progress) if self.bandwidth is None else self.bandwidth
-            size = self.lattice_size
-            if size is None:
-                size = lattice_rule(
-                    bandwidth,
-                    self._num_dims,
-                    self.iterations,
-                    lambda lattice_size: self.noise_scale(len(rows), bandwidth, lattice_size),
-                )
-            scale = self.noise_scale(len(rows), bandwidth, size)
-            if scale > _LARGEST_NOISE:
-                raise ValueError(message("epsilon", "be large enough for noise that floats hold", self.epsilon))
-            coefficients = iterate(self._add_noise(lattice_values(unit, bandwidth, size), scale), self.iterations)
-            # From here on the table is not looked at.
-            if self._as_published:
-                coefficients = coefficients - min(least_value(coefficients), 0.0)
-                guarantee = GroupGuarantee(math.inf)
-            else:
-                coefficients = coefficients.clamp(min=0)
-                guarantee = GroupGuarantee(self.epsilon, group_size=self.group_size)
-            return BernsteinDensity(
-                self.low, self.high, coefficients, bandwidth=bandwidth, noise_scale=scale, guarantee=guarantee
+    @torch.no_grad()
+    def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> BernsteinDensity:
+        unit = to_unit(rows.double().reshape(len(rows), -1), self.low, self.high)
+        bandwidth = cross_validate(unit, self.progress) if self.bandwidth is None else self.bandwidth
+        size = self.lattice_size
+        if size is None:
+            size = lattice_rule(
+                bandwidth,
+                self._num_dims,
+                self.iterations,
+                lambda lattice_size: self.noise_scale(len(rows), bandwidth, lattice_size),
             )
+        scale = self.noise_scale(len(rows), bandwidth, size)
+        if scale > _MAX_NOISE:
+            raise ValueError(message("epsilon", "be large enough for noise that floats hold", self.epsilon))
+        coefficients = iterate(self._add_noise(lattice_values(unit, bandwidth, size), scale), self.iterations)
+        # From here on the table is not looked at.
+        if self._as_published:
+            coefficients = coefficients - min(least_value(coefficients), 0.0)
+            guarantee = GroupGuarantee(math.inf)
+        else:
+            coefficients = coefficients.clamp(min=0)
+            guarantee = GroupGuarantee(self.epsilon, group_size=self.group_size)
+        return BernsteinDensity(
+            self.low, self.high, coefficients, bandwidth=bandwidth, noise_scale=scale, guarantee=guarantee
+        )
 
     def noise_scale(self, num_rows: int, bandwidth: float, lattice_size: int) -> float:
         """Returns the scale of the Laplace noise: the L1 sensitivity over epsilon.
@@ -299,5 +266,5 @@ def lattice_rule(bandwidth: float, num_dims: int, iterations: int, noise_scale: 
         bias = num_dims / (8 * bandwidth**2) * float(lattice_size) ** -iterations
         return bias + (2.0**iterations - 1) * noise_scale(lattice_size)
 
-    largest = min(_LARGEST_BY_RULE, int(_MOST_BY_RULE ** (1 / num_dims) + 1e-9) - 1)
+    largest = min(_MAX_SIZE_BY_RULE, int(_MAX_VALUES_BY_RULE ** (1 / num_dims) + 1e-9) - 1)
     return min(range(1, largest + 1), key=error)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyro_mbde._checks import message
 from pyro_mbde.density.base import ClosedUniform
-from pyro_mbde.experiments.baselines.common import FittedDensity, require_rows
+from pyro_mbde.experiments.baselines.common import FittedDensity
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
 
@@ -70,7 +70,7 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
         high: upper edge, likewise.
 
     Raises:
-        TypeError: an edge is no number and no tensor.
+        TypeError: an edge is neither a number nor a tensor.
         ValueError: the edges are infinite, do not rise, are further apart than their dtype holds, or differ in shape.
     """
     given = [edge.dtype for edge in (low, high) if isinstance(edge, Tensor) and edge.is_floating_point()]
@@ -110,11 +110,11 @@ def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
 
     Raises:
         TypeError: ``data`` is of the wrong kind.
-        ValueError: ``data`` has the wrong shape, or fewer than two rows of finite numbers.
+        ValueError: ``data`` has the wrong shape, or values that are NaN or infinite.
     """
     edges: Any = ClosedUniform  # Pyro leaves it unannotated
     box = edges(low, high)
     with warnings.catch_warnings():
         # Said of a base that cannot model rows outside: here they count at the nearest place of the box.
-        warnings.filterwarnings("ignore", "Some rows lie outside the support", UserWarning)
-        return require_rows(to_rows(data, box.to_event(1) if low.dim() else box, 10_000))
+        warnings.filterwarnings("ignore", ".* outside the support of the base", UserWarning)
+        return to_rows(data, box.to_event(1) if low.dim() else box, 10_000)

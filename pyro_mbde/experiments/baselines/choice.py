@@ -51,8 +51,7 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
         The noise.
 
     Raises:
-        TypeError: ``rho`` is no number.
-        ValueError: it is not above 0.
+        ValueError: ``rho`` is not above 0.
 
     References:
         Bun, Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds. 2016.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.torch_distribution import ExpandedDistribution
 from torch import Tensor
 from torch.distributions import Distribution
+from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import check_count, check_flag, check_number, check_seed, message
+from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
 
@@ -46,17 +48,6 @@ def require(module: str) -> ModuleType:
         raise ImportError(
             f"This baseline needs {package}: install it with `pip install 'pyro_mbde[baselines]'`."
         ) from error
-
-
-def require_rows(rows: Tensor) -> Tensor:
-    """Returns the rows of a table, or raises if there are fewer than two: nothing can be learned from them.
-
-    Raises:
-        ValueError: there are fewer than two.
-    """
-    if len(rows) < 2:
-        raise ValueError("data must have at least 2 rows of finite numbers, got fewer.")
-    return rows
 
 
 def describe_epsilon(guarantee: GroupGuarantee) -> str:
@@ -133,7 +124,7 @@ class FittedDensity(TorchDistribution):
             Tensor of shape ``(...)`` in the density's dtype; -inf outside the support, also of NaN.
 
         Raises:
-            TypeError: ``value`` is no tensor.
+            TypeError: ``value`` is not a tensor.
             ValueError: its shape does not fit.
         """
         if not isinstance(value, Tensor):
@@ -166,8 +157,62 @@ class FittedDensity(TorchDistribution):
         """
         shape = self._extended_shape(torch.Size(sample_shape))
         num_draws = torch.Size(sample_shape).numel()
+        if not num_draws:  # torch's constraints cannot check an empty tensor
+            return self._interior.new_zeros(shape)
         with torch.no_grad():
             return self._draw(num_draws).to(self.dtype).reshape(shape)
+
+
+Density = TypeVar("Density", bound=FittedDensity)
+
+
+class Trainer(ABC, Generic[Density]):
+    """Fits a density to a table. Subclasses say how the table becomes rows, and how they are fitted.
+
+    Args:
+        seed: for a reproducible fit; ``None`` draws from torch's global generator.
+        progress: whether to show a progress bar.
+    """
+
+    def __init__(self, *, seed: int | None, progress: bool) -> None:
+        self.seed = check_seed(seed)
+        self.progress = check_flag("progress", progress)
+
+    def fit(self, data: Any) -> Density:
+        """Fits the density to a table.
+
+        Args:
+            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
+                or a Distribution to draw rows from: ``num_samples``, where the trainer has that argument, else 10,000.
+
+        Returns:
+            The density, with its ``guarantee``.
+
+        Raises:
+            ImportError: a package that the baseline needs is not installed.
+            TypeError: ``data`` is of the wrong kind.
+            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or its
+                density cannot be computed at these settings, as the message says.
+        """
+        shown = self._bar()
+        bar = tqdm(disable=not (self.progress and shown), **shown)
+        with bar, seeded(self.seed), single_thread(), with_gradients():
+            rows = self._rows(data)
+            if len(rows) < 2:
+                raise ValueError("data must have at least 2 rows of finite numbers, got fewer.")
+            return self._fit(rows, bar.update)
+
+    def _bar(self) -> dict[str, Any]:
+        """Options of the progress bar; none for no bar."""
+        return {}
+
+    @abstractmethod
+    def _rows(self, data: Any) -> Tensor:
+        """The table as a tensor."""
+
+    @abstractmethod
+    def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> Density:
+        """The density of at least two rows; ``on_step`` moves the bar."""
 
 
 def continuous_base(base: Distribution) -> Distribution:
@@ -177,7 +222,7 @@ def continuous_base(base: Distribution) -> Distribution:
         base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
 
     Raises:
-        TypeError: it is no distribution.
+        TypeError: it is not a distribution.
         ValueError: it is discrete, or :func:`~pyro_mbde.density.base.prepare_base` refuses it.
     """
     prepared = prepare_base(base)
@@ -188,17 +233,17 @@ def continuous_base(base: Distribution) -> Distribution:
 
 
 def check_positive(name: str, value: Any) -> float:
-    """Returns ``value`` as a float, or raises if it is no finite number above 0."""
+    """Returns ``value`` as a float, or raises if it is not a finite number above 0."""
     return check_number(name, value, "be finite and above 0", lambda number: 0 < number < math.inf)
 
 
 def check_scale(name: str, value: Any, remedy: str = "") -> float:
-    """Returns ``value`` as a float, or raises if it is no number from 1e-30 to 1e30, well within what float32 holds."""
+    """Returns ``value`` as a float, or raises if it is not a number from 1e-30 to 1e30, which float32 holds."""
     return check_number(name, value, "be from 1e-30 to 1e30", lambda number: 1e-30 <= number <= 1e30, remedy=remedy)
 
 
 def check_bandwidth(value: Any, remedy: str) -> float:
-    """Returns a relative bandwidth as a float, or raises if it is no number from 1e-8 to 1e8.
+    """Returns a relative bandwidth as a float, or raises if it is not a number from 1e-8 to 1e8.
 
     Below, kernels are narrower than float64 tells points apart. Above, draws leave what float32 holds.
     """
@@ -206,7 +251,7 @@ def check_bandwidth(value: Any, remedy: str) -> float:
 
 
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    """Returns the widths of hidden layers as a tuple, or raises if they are no whole numbers of at least 1."""
+    """Returns the widths of hidden layers as a tuple, or raises if they are not whole numbers of at least 1."""
     if not isinstance(sizes, Sequence) or isinstance(sizes, str):
         raise TypeError(message(name, "be a sequence of whole numbers", sizes))
     if not sizes:
@@ -237,9 +282,5 @@ def group_guarantee(epsilon: float, delta: float, group_size: int | None) -> Gro
         epsilon: of the group, in nats.
         delta: of the group.
         group_size: as of :func:`added_or_left_out`.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
     """
     return GroupGuarantee(epsilon, delta, group_size, replaced=group_size is None)

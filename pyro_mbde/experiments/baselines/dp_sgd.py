@@ -24,10 +24,9 @@ _LARGE_ORDERS = (72, 88, 112, 144, 192, 256, 352, 512, 720, 1024)
 #: Opacus's bisection stops this far below the epsilon asked for, as a share of it.
 _TOLERANCE = 0.005
 #: Epsilons of one row that Opacus is asked for: outside, its bisection meets the end of a float's precision.
-_SMALLEST, _LARGEST = 1e-6, 1e6
-
-#: Deviation of noise, at most, in weights of float32.
-_LARGEST_NOISE = 1e30
+_MIN_EPSILON, _MAX_EPSILON = 1e-6, 1e6
+#: Deviation of noise in weights of float32.
+_MAX_NOISE = 1e30
 
 
 def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate: float, num_steps: int) -> float:
@@ -38,17 +37,9 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
 
     - **Amplified**: Opacus's Rényi accountant, at what :func:`~pyro_mbde.privacy.group.record_budget` leaves to one
       row. Its orders end near 1000, so that the smallest epsilons are out of its reach.
-    - **Plain**: whatever rows a step samples from the common ones, those of the group change the sum by at most gC. Let
-      w be the law of the sample's rows, the same for both tables on the common ones, so that the step's laws are the
-      mixtures :math:`\sum_i w_i P_i` and :math:`\sum_i w_i Q_i` of normals no further than gC apart. The Rényi
-      divergence is jointly quasi-convex, so
-
-      .. math::
-          D_\alpha\Bigl(\sum_i w_i P_i \Big\| \sum_i w_i Q_i\Bigr) \le \max_i D_\alpha(P_i \| Q_i)
-          \le \frac{\alpha\, g^2}{2 \sigma^2} .
-
-      Subsampling cannot hurt. T steps compose to :math:`\rho = g^2 T/(2 \sigma^2)` zCDP (for one row :math:`T/(2
-      \sigma^2)`, and :math:`g^2` times that for a group), whence :math:`\sigma = g \sqrt{T/(2 \rho)}`.
+    - **Plain**: T steps are :math:`\rho = g^2 T/(2 \sigma^2)` zCDP for a group of g rows, so that
+      :math:`\sigma = g \sqrt{T/(2 \rho)}` suffices, whatever the sample rate. Proof: docs/proofs.md, *Subsampled
+      gradient steps without amplification*.
 
     Rows are added or left out. That the sample rate is public although it holds the number of rows is Opacus's
     convention, kept here.
@@ -65,8 +56,6 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
 
     Raises:
         ImportError: Opacus is not installed.
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Mironov, Talwar, Zhang. Rényi Differential Privacy of the Sampled Gaussian Mechanism. 2019. Section 3.3. Bun,
@@ -99,7 +88,7 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
 def _amplified(epsilon: float, delta: float, sample_rate: float, num_steps: int) -> float | None:
     """The noise by Opacus's accountant, for one row; None where it cannot reach the epsilon."""
     utils = require("opacus.accountants.utils")
-    if not (_SMALLEST <= epsilon <= _LARGEST and delta > 0):
+    if not (_MIN_EPSILON <= epsilon <= _MAX_EPSILON and delta > 0):
         return None
     try:
         with _quiet_orders():
@@ -139,10 +128,6 @@ class PrivateTraining:
         num_steps: private gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1; a table of fewer rows is taken whole.
         max_grad_norm: norm that an example's gradient is clipped to, from 1e-30 to 1e30.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> PrivateTraining(1.0, 1e-5, None, num_steps=10, batch_size=5, max_grad_norm=1.0).guarantee()
@@ -189,7 +174,7 @@ class PrivateTraining:
         size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
-        if noise * self.max_grad_norm > _LARGEST_NOISE:
+        if noise * self.max_grad_norm > _MAX_NOISE:
             raise ValueError(message("epsilon", "be large enough for noise that float32 holds", self.epsilon))
         return PrivateSteps(
             module,
@@ -302,7 +287,6 @@ class PrivateSteps:
             delta: of one row, in (0, 1).
 
         Raises:
-            TypeError: ``delta`` is no number.
             ValueError: it is out of its range.
         """
         delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)

@@ -19,7 +19,7 @@ from pyro_mbde.experiments.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
 
 #: Smallest bandwidth, in units of the base's spread, for a generator that always draws the same.
-_SMALLEST_BANDWIDTH = 1e-3
+_MIN_BANDWIDTH = 1e-3
 
 
 class DPGAN(PrivateTrainer["GeneratorDensity"]):
@@ -63,10 +63,6 @@ class DPGAN(PrivateTrainer["GeneratorDensity"]):
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Xie, Lin, Wang, Wang, Zhou. Differentially Private Generative Adversarial Network. 2018. Algorithm 1. Arjovsky,
@@ -174,8 +170,7 @@ class GeneratorDensity(FittedDensity):
         num_density_draws: m, at least 2.
 
     Raises:
-        TypeError: ``num_density_draws`` is no whole number.
-        ValueError: it is below 2, or the generator's draws are not finite.
+        ValueError: ``num_density_draws`` is below 2, or the generator's draws are not finite.
 
     References:
         Goodfellow, Pouget-Abadie, Mirza, Xu, Warde-Farley, Ozair, Courville, Bengio. Generative Adversarial Nets. 2014.
@@ -200,7 +195,7 @@ class GeneratorDensity(FittedDensity):
             centres = self._draw(num_density_draws)
         scott = centres.std(0) * num_density_draws ** (-1 / (centres.shape[1] + 4))
         #: Of the kernels, shape ``(d,)``.
-        self.bandwidth: Tensor = scott.maximum(_SMALLEST_BANDWIDTH * self._spread.scale)
+        self.bandwidth: Tensor = scott.maximum(_MIN_BANDWIDTH * self._spread.scale)
         if not bool(torch.isfinite(self.bandwidth).all()):
             raise ValueError("generator must draw finite numbers, got infinite ones. Lower generator_learning_rate.")
         self._kernels = KDEDensity(centres, self.bandwidth.square().diag(), interior.double())

@@ -58,10 +58,6 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     References:
         Dinh, Sohl-Dickstein, Bengio. Density Estimation using Real NVP. 2017. Section 3. Abadi, Chu, Goodfellow,
         McMahan, Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. 2016.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,15 @@ from pyro.distributions import constraints
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_choice, check_flag, check_seed
-from pyro_mbde._torch_state import seeded
+from pyro_mbde._checks import check_choice
 from pyro_mbde.density.base import reference_draws
 from pyro_mbde.experiments.baselines.common import (
     FittedDensity,
+    Trainer,
     check_bandwidth,
     continuous_base,
     describe_epsilon,
     require,
-    require_rows,
 )
 from pyro_mbde.privacy.group import GroupGuarantee
 from pyro_mbde.training.data import to_rows
@@ -31,9 +31,9 @@ _NUM_HELD = 2**18
 #: Below it a sum of kernels may have lost some of them to underflow.
 _UNDERFLOW = 1e-280
 #: Deviation of standardised rows in a direction that rounding of their correlations explains.
-_SMALLEST_DEVIATION = 2.0**-23
+_MIN_DEVIATION = 2.0**-23
 #: Half of a whitened row's square, above which differences of such halves have lost too many digits.
-_LARGEST_HALF = 1e8
+_MAX_HALF = 1e8
 #: Whitened points have their density here at the farthest: their squares would overflow.
 _FARTHEST = 1e140
 
@@ -61,7 +61,7 @@ class KDEDensity(FittedDensity):
         self._centre = rows.mean(0)
         self._centres = self._whiten(rows)
         halves = self._centres.square().sum(1, keepdim=True) / 2
-        self._cancels = bool(halves.max() > _LARGEST_HALF)
+        self._cancels = bool(halves.max() > _MAX_HALF)
         self._factors = torch.cat([self._centres, torch.ones_like(halves), -halves], 1).T.contiguous()
         log_determinant = float(self._scale_tril.diagonal().log().sum())
         self._log_constant = -log_determinant - rows.shape[1] / 2 * math.log(2 * math.pi) - math.log(len(rows))
@@ -102,7 +102,7 @@ class KDEDensity(FittedDensity):
         return f"KDEDensity({describe_epsilon(self.guarantee)}, event_shape={tuple(self.event_shape)})"
 
 
-class KDE:
+class KDE(Trainer[KDEDensity]):
     """Gaussian kernel density estimation, without privacy: the ceiling of a figure.
 
     The kernel's covariance is that of the rows times the square of a factor, as SciPy has it: ``gaussian_kde`` computes
@@ -119,8 +119,6 @@ class KDE:
         progress: accepted as by every trainer; there is nothing to wait for, so that no bar is shown either way.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
         ImportError: SciPy is not installed.
 
     References:
@@ -143,34 +141,19 @@ class KDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
+        super().__init__(seed=seed, progress=progress)
         self.base = continuous_base(base)
         self.bandwidth: float | str = (
             check_choice("bandwidth", bandwidth, RULES)
             if isinstance(bandwidth, str)
             else check_bandwidth(bandwidth, "It is a factor of the rows' deviations.")
         )
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
 
-    def fit(self, data: Any) -> KDEDensity:
-        """Fits the estimate to a table.
+    def _rows(self, data: Any) -> Tensor:
+        return to_rows(data, self.base, 10_000)
 
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw 10,000 rows from.
-
-        Returns:
-            The density, which holds the table.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, too few rows, values that are NaN or infinite, or columns that
-                do not vary, all others given.
-            ImportError: SciPy is not installed.
-        """
+    def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> KDEDensity:
         stats = require("scipy.stats")
-        with seeded(self.seed):
-            rows = require_rows(to_rows(data, self.base, 10_000))
         flat = rows.double().reshape(len(rows), -1)
         remedy = "Leave out columns that are constant or that others determine."
         if len(flat) <= flat.shape[1]:
@@ -202,5 +185,5 @@ def _varies(rows: Tensor, dtype: torch.dtype) -> bool:
     if not bool((deviations > rounding).all()):
         return False
     correlations = torch.corrcoef((apart / deviations).T).reshape(rows.shape[1], rows.shape[1])
-    smallest = max(_SMALLEST_DEVIATION, float((rounding / deviations).max()))
+    smallest = max(_MIN_DEVIATION, float((rounding / deviations).max()))
     return bool(torch.linalg.eigvalsh(correlations)[0] > smallest**2)

@@ -18,16 +18,9 @@ _BANDWIDTHS = torch.logspace(math.log10(0.0005), math.log10(0.3), 25, dtype=torc
 def kernel_sum_bound(bandwidth: float, lattice_size: int, num_dims: int) -> float:
     r"""Returns an upper bound of what one row adds to all values on the lattice together, times the number of rows.
 
-    That is :math:`\max_x \sum_{v \in \{0..k\}^d} K_h(v/k - x)`. The kernel is a product over the coordinates, so the
-    bound is the d-th power of one for d = 1. There the sum over all integers v is periodic in x, and by Poisson's
-    summation formula
-
-    .. math::
-        \sum_{v \in \mathbb{Z}} K_h(v/k - x)
-        = k \sum_{j \in \mathbb{Z}} e^{-2 \pi^2 h^2 k^2 j^2} \cos(2 \pi j k x) ,
-
-    whose coefficients are positive: it is largest where all cosines are 1, at lattice points. Leaving out what lies
-    outside 0..k makes it smaller. Another bound, for wide kernels, is k + 1 times the kernel's peak.
+    That bounds :math:`\max_x \sum_{v \in \{0..k\}^d} K_h(v/k - x)` by the d-th power of the smaller of
+    :math:`\sum_{v \in \mathbb{Z}} K_h(v/k)` and k + 1 times the kernel's peak, both for d = 1. Proof: docs/proofs.md,
+    *Sums of a kernel over a lattice*.
 
     Args:
         bandwidth: h, above 0.

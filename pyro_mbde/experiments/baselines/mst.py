@@ -1,4 +1,4 @@
-"""The MST mechanism: a spanning tree of noisy marginals over binned columns, a differentially private rival."""
+"""The MST mechanism: a spanning tree of noisy marginals over binned columns, a differentially private baseline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_epsilon, check_flag, check_number, check_seed
-from pyro_mbde._torch_state import seeded
+from pyro_mbde._checks import check_count, check_epsilon, check_number
 from pyro_mbde.experiments.baselines.box import box_rows, check_box
 from pyro_mbde.experiments.baselines.choice import Noise, choose_pairs, counts_of, plan_noise
-from pyro_mbde.experiments.baselines.common import added_or_left_out, group_guarantee, require
+from pyro_mbde.experiments.baselines.common import Trainer, added_or_left_out, group_guarantee, require
 from pyro_mbde.experiments.baselines.tree import MSTDensity, Pair, bins_of, directed
 from pyro_mbde.privacy.group import check_group_size
 from pyro_mbde.privacy.zcdp import zcdp_rho
@@ -28,7 +26,7 @@ _STEPS_PER_BLOCK, _MAX_BLOCKS, _TOLERANCE = 50, 100, 1e-4
 _RARE = 3.0
 
 
-class MST:
+class MST(Trainer[MSTDensity]):
     r"""Maximum spanning tree mechanism on equal-width bins.
 
     Each column is cut into bins of equal width between public edges. The counts of every column are measured with
@@ -57,7 +55,7 @@ class MST:
         ``group_size=None``, where it is public and all rows may be exchanged: 2n steps. The model uses the total of the
         noisy counts. The edges and all settings must be chosen without looking at the table; rows outside are moved to
         the nearest point of the box. A seed that others know voids the guarantee: seeded fits are for experiments.
-        Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a rival to
+        Noise is made in floating point without hardening (Mironov 2012), by torch's generator: this is a baseline to
         compare with, not a way to hand rows out.
 
     Args:
@@ -72,8 +70,6 @@ class MST:
         progress: whether to show a progress bar.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
         ImportError: private-pgm's ``mbi`` is not installed.
 
     References:
@@ -106,37 +102,21 @@ class MST:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
+        super().__init__(seed=seed, progress=progress)
         self.low, self.high = check_box(low, high)
         self.epsilon = check_epsilon(epsilon)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         self.group_size = None if group_size is None else check_group_size("group_size", group_size)
         self.num_bins = check_count("num_bins", num_bins)
         self.uniform_share = check_number("uniform_share", uniform_share, "be in [0, 1)", lambda value: 0 <= value < 1)
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
         with _mbi():  # said at once if it is missing
             pass
 
-    def fit(self, data: Any) -> MSTDensity:
-        """Fits the density to a table.
+    def _bar(self) -> dict[str, Any]:
+        return {"desc": "MST", "unit": "block"}
 
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw 10,000 rows from.
-
-        Returns:
-            The density, with its ``guarantee`` and ``edges``.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite.
-        """
-        bar = tqdm(desc="MST", unit="block", disable=not self.progress)
-        with bar, seeded(self.seed), torch.no_grad():
-            rows = box_rows(data, self.low, self.high)
-            bins = bins_of(rows.double().reshape(len(rows), -1), self.low, self.high, self.num_bins)
-            size = added_or_left_out(self.group_size, len(rows))
-            return self._fit(bins, plan_noise(self.rho(size), bins.shape[1]), bar.update)
+    def _rows(self, data: Any) -> Tensor:
+        return box_rows(data, self.low, self.high)
 
     def rho(self, group_size: int) -> float:
         """Returns what the mechanism may spend on one row, in zCDP, where groups of a size are protected.
@@ -151,7 +131,10 @@ class MST:
         """
         return math.inf if self.epsilon == math.inf else zcdp_rho(self.epsilon, self.delta) / group_size**2
 
-    def _fit(self, bins: Tensor, noise: Noise, on_block: Callable[[], object]) -> MSTDensity:
+    @torch.no_grad()
+    def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> MSTDensity:
+        bins = bins_of(rows.double().reshape(len(rows), -1), self.low, self.high, self.num_bins)
+        noise = plan_noise(self.rho(added_or_left_out(self.group_size, len(rows))), bins.shape[1])
         columns = [_add_noise(counts_of(column, self.num_bins), noise.column_scale) for column in bins.unbind(-1)]
         groups = [_group_rare(counts, noise.column_scale) for counts in columns]
         grouped = torch.stack([group[column] for group, column in zip(groups, bins.unbind(-1), strict=True)], -1)
@@ -165,7 +148,7 @@ class MST:
         }
         # From here on the table is not looked at.
         edges = directed(pairs, bins.shape[1])
-        root, *others = _estimate(columns, groups, tables, noise, on_block, [(0,), *edges])
+        root, *others = _estimate(columns, groups, tables, noise, on_step, [(0,), *edges])
         return MSTDensity(
             self.low,
             self.high,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pyro_mbde.experiments.baselines.box import BoxDensity, to_unit
 from pyro_mbde.experiments.baselines.common import describe_epsilon
@@ -17,8 +16,6 @@ from pyro_mbde.privacy.group import GroupGuarantee
 _NUM_CACHED, _NUM_HELD = 2**19, 2**22
 #: Below it a sum of positive terms may have lost some of them to underflow.
 _UNDERFLOW = 1e-280
-#: What stands in for a distance of 0 from an edge where a slope is taken in logarithms.
-_HAIR = 1e-300
 #: Least value of a density that was shifted to be positive, relative to the uniform one.
 _FLOOR = 1e-12
 #: Grid points over all dimensions on which the least value of a polynomial is looked for.
@@ -40,58 +37,14 @@ def log_basis(points: Tensor, degree: int) -> Tensor:
         tensor([[1.0000, 0.0000, 0.0000],
                 [0.2500, 0.5000, 0.2500]])
     """
-    return _log_basis(points, 1 - points, degree)
-
-
-def _log_basis(points: Tensor, rests: Tensor, degree: int) -> Tensor:
-    """The same from x and 1 - x, which need not be one rounded number's."""
     index = torch.arange(degree + 1, dtype=points.dtype, device=points.device)
     log_binomials = math.lgamma(degree + 1) - torch.lgamma(index + 1) - torch.lgamma(degree - index + 1)
     # One logarithm a point; 0 times that of 0 is 0.
     rising = points.log().unsqueeze(-1) * index
     rising[..., 0] = 0.0
-    falling = rests.log().unsqueeze(-1) * (degree - index)
+    falling = (1 - points).log().unsqueeze(-1) * (degree - index)
     falling[..., -1] = 0.0
     return rising.add_(log_binomials).add_(falling)
-
-
-class _Basis(torch.autograd.Function):
-    """The Bernstein basis with its derivative in closed form, which is finite on the edges too.
-
-    That of b_(v, k) is k (b_(v-1, k-1) - b_(v, k-1)). Through logarithms an edge would be 0 times infinity.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, points: Tensor, degree: int) -> Tensor:
-        ctx.save_for_backward(points)
-        ctx.degree = degree
-        return log_basis(points, degree).exp_()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (points,) = ctx.saved_tensors
-        lower = basis(points, ctx.degree - 1) if ctx.degree else points.new_zeros(*points.shape, 0)
-        slopes = nn.functional.pad(lower, (1, 0)) - nn.functional.pad(lower, (0, 1))
-        return ctx.degree * (gradient * slopes).sum(-1), None
-
-
-def basis(points: Tensor, degree: int) -> Tensor:
-    """Returns the Bernstein basis, which can be differentiated by its points, edges included.
-
-    Args:
-        points: in [0, 1], any shape.
-        degree: k, at least 0.
-
-    Returns:
-        Tensor of shape ``(..., k + 1)``.
-
-    Example:
-        >>> x = torch.tensor(0.0, requires_grad=True)
-        >>> torch.autograd.functional.jacobian(lambda x: basis(x, 2), x)
-        tensor([-2.,  2.,  0.])
-    """
-    values: Tensor = _Basis.apply(points, degree)  # type: ignore[no-untyped-call]  # torch leaves it unannotated
-    return values
 
 
 def along_axes(values: Tensor, matrix: Tensor) -> Tensor:
@@ -129,7 +82,7 @@ def iterate(values: Tensor, iterations: int) -> Tensor:
     """
     degree = values.shape[0] - 1
     lattice = torch.arange(degree + 1, dtype=values.dtype) / degree
-    matrix = basis(lattice, degree)
+    matrix = log_basis(lattice, degree).exp()
     coefficients, power = torch.zeros_like(values), values
     for order in range(1, iterations + 1):
         coefficients = coefficients + math.comb(iterations, order) * (-1) ** (order - 1) * power
@@ -147,7 +100,7 @@ def least_value(coefficients: Tensor) -> float:
     count = max(2, min(20 * degree + 1, int(_NUM_GRID ** (1 / num_dims))))
     # A polynomial of degree k oscillates at scale 1/k inside and 1/k^2 at the edges, as these points do.
     axis = (1 - torch.cos(torch.linspace(0, math.pi, count, dtype=coefficients.dtype))) / 2
-    return float(along_axes(coefficients, basis(axis.clamp(0, 1), degree)).min())
+    return float(along_axes(coefficients, log_basis(axis.clamp(0, 1), degree).exp()).min())
 
 
 class BernsteinDensity(BoxDensity):
@@ -159,9 +112,9 @@ class BernsteinDensity(BoxDensity):
 
     as every basis polynomial integrates to 1/(k+1). Coefficients of at least 0 make it a mixture of products of
     Beta(v_j + 1, k - v_j + 1): draws and log-densities are exact, also in the tails, where sums that underflow are
-    taken in logarithms. On an edge whose coefficients are all 0 the log-density is -inf.
+    taken in logarithms. On an edge whose coefficients are all 0 the log-density is -inf. It has no gradient.
 
-    With negative coefficients, the polynomial itself having none or hardly any negative values, draws are made by
+    With negative coefficients (of a polynomial that is hardly ever negative) draws are made by
     rejection: propose from the positive coefficients' mixture :math:`p_+`, accept with probability
     :math:`p/p_+ \le 1`. The log-density is then that of the polynomial held at 1e-12 of the uniform density at least,
     so that it is never NaN, where it vanishes or is negative by a little. Coefficients that sum to no more than 0, or
@@ -201,15 +154,20 @@ class BernsteinDensity(BoxDensity):
         return self.coefficients.shape[0] - 1
 
     def _polynomial(self, coefficients: Tensor, bases: list[Tensor]) -> Tensor:
-        """Values of a polynomial where its basis has these values, a tensor of shape ``(n, k + 1)`` a dimension."""
+        """Values of a polynomial at n points, from those of :meth:`_bases`."""
         partial = bases[0] @ coefficients.reshape(len(coefficients), -1)
         for basis in bases[1:]:
             partial = (basis.unsqueeze(-1) * partial.reshape(len(basis), basis.shape[1], -1)).sum(1)
         return partial.squeeze(-1)
 
+    def _bases(self, unit: Tensor) -> list[Tensor]:
+        """Values of the basis at points of the unit cube: for each coordinate a tensor of shape ``(n, k + 1)``."""
+        return [log_basis(column, self.lattice_size).exp_() for column in unit.unbind(-1)]
+
+    @torch.no_grad()
     def _log_density(self, rows: Tensor) -> Tensor:
         unit = to_unit(rows, self.low, self.high)
-        values = self._polynomial(self.coefficients, [basis(column, self.lattice_size) for column in unit.unbind(-1)])
+        values = self._polynomial(self.coefficients, self._bases(unit))
         if self._signed:
             return values.clamp(min=_FLOOR).log() - self._log_volume
         small = values < _UNDERFLOW
@@ -221,24 +179,15 @@ class BernsteinDensity(BoxDensity):
     def _log_sum(self, unit: Tensor) -> Tensor:
         """The logarithm of the polynomial where its values underflow."""
         count = max(1, _NUM_HELD // self.coefficients.numel())
-        sums = []
-        for part in torch.split(unit, count):
-            with torch.no_grad():
-                exact = self._log_terms(part, 1 - part)
-            if unit.requires_grad:
-                # Its slope on an edge is that a hair's breadth inside, where logarithms are finite.
-                inside = self._log_terms(_off_zero(part), _off_zero(1 - part))
-                exact = inside + (exact - inside).detach()
-            sums.append(exact)
-        return torch.cat(sums)
+        return torch.cat([self._log_terms(part) for part in torch.split(unit, count)])
 
-    def _log_terms(self, unit: Tensor, rest: Tensor) -> Tensor:
-        """The logarithm of the sum of all terms at points u, given with 1 - u; shapes ``(n, d)`` and ``(n,)``."""
+    def _log_terms(self, unit: Tensor) -> Tensor:
+        """The logarithm of the sum of all terms at points u; shapes ``(n, d)`` and ``(n,)``."""
         terms = self.coefficients.log().unsqueeze(0)
-        for axis, columns in enumerate(zip(unit.unbind(-1), rest.unbind(-1), strict=True)):
+        for axis, column in enumerate(unit.unbind(-1)):
             shape = [-1] + [1] * self.coefficients.dim()
             shape[axis + 1] = self.lattice_size + 1
-            terms = terms + _log_basis(*columns, self.lattice_size).reshape(shape)
+            terms = terms + log_basis(column, self.lattice_size).reshape(shape)
         return torch.logsumexp(terms.flatten(1), 1)
 
     def _draw(self, num_draws: int) -> Tensor:
@@ -269,7 +218,7 @@ class BernsteinDensity(BoxDensity):
     def _accept(self, positive: Tensor, unit: Tensor) -> Tensor:
         accepted = []
         for part in torch.split(unit, self._chunk):
-            bases = [basis(column, self.lattice_size) for column in part.unbind(-1)]
+            bases = self._bases(part)
             ratio = self._polynomial(self.coefficients, bases) / self._polynomial(positive, bases)
             accepted.append(torch.rand(len(part), dtype=torch.float64) < ratio)
         return torch.cat(accepted)
@@ -280,8 +229,3 @@ class BernsteinDensity(BoxDensity):
             f"BernsteinDensity({describe_epsilon(self.guarantee)}, lattice_size={self.lattice_size}, "
             f"event_shape={tuple(self.event_shape)})"
         )
-
-
-def _off_zero(values: Tensor) -> Tensor:
-    """Values held off 0, with the gradient that they had."""
-    return values + (values.clamp(min=_HAIR) - values).detach()

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_flag, check_seed, message
-from pyro_mbde._torch_state import seeded, single_thread, with_gradients
+from pyro_mbde._checks import check_count, message
 from pyro_mbde.density.base import base_spread, reference_draws, support_of
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.experiments.baselines.common import (
     FittedDensity,
+    Trainer,
     check_positive,
     continuous_base,
     describe_epsilon,
-    require_rows,
 )
 from pyro_mbde.metrics import Box, quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -144,7 +143,7 @@ class UnboundedDensity(FittedDensity):
         )
 
 
-class UnboundedMBDE:
+class UnboundedMBDE(Trainer[UnboundedDensity]):
     r"""Mollified boosting with unbounded logits: the algorithm of the code published with the paper. Not private.
 
     The sufficient statistics are the logits z_t themselves, where Algorithm 1 has classifiers bounded by log 2, and
@@ -173,10 +172,6 @@ class UnboundedMBDE:
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
 
@@ -202,6 +197,7 @@ class UnboundedMBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
+        super().__init__(seed=seed, progress=progress)
         self.base = continuous_base(base)
         if self.base.event_shape.numel() > 2:
             raise ValueError(message("base", "be of one or two dimensions", base))
@@ -212,41 +208,22 @@ class UnboundedMBDE:
         if not isinstance(self.weak_learner, WeakLearner):
             raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
-        self.seed = check_seed(seed)
-        self.progress = check_flag("progress", progress)
 
-    def fit(self, data: Any) -> UnboundedDensity:
-        """Fits the density to a table.
+    def _bar(self) -> dict[str, Any]:
+        return {"total": self.num_rounds * self.weak_learner.num_steps, "desc": "UnboundedMBDE", "unit": "step"}
 
-        Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw ``num_samples`` rows from.
+    def _rows(self, data: Any) -> Tensor:
+        return to_network_rows(data, self.base, self.num_samples)
 
-        Returns:
-            The density, with its ``log_ratio_range``.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape, fewer than two rows, or values that are NaN or infinite; or
-                training diverged; or the box does not hold nearly all of the base.
-        """
-        natural_params = published_natural_params(self.epsilon, self.num_rounds)
-        num_steps = self.num_rounds * self.weak_learner.num_steps
-        bar = tqdm(total=num_steps, desc="UnboundedMBDE", unit="step", disable=not self.progress)
-        with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = require_rows(to_network_rows(data, self.base, self.num_samples))
-            spread = base_spread(self.base)
-            shape = torch.Size([self.num_samples])
-            source: Distribution = self.base
-            classifiers: list[BoundedClassifiers] = []
-            for index in range(self.num_rounds):
-                negatives = source.sample(shape).reshape(self.num_samples, -1).to(positives)
-                hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
-                classifiers.append(hypothesis.classifier)
-                networks = BoundedClassifiers.stack(classifiers)
-                source = density = UnboundedDensity(
-                    self.base, networks, natural_params[: index + 1], self.box, positives
-                )
+    def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> UnboundedDensity:
+        natural_params, spread = published_natural_params(self.epsilon, self.num_rounds), base_spread(self.base)
+        source: Distribution = self.base
+        classifiers: list[BoundedClassifiers] = []
+        for index in range(self.num_rounds):
+            negatives = source.sample(torch.Size([self.num_samples])).reshape(self.num_samples, -1).to(rows)
+            classifiers.append(self.weak_learner.fit(rows, negatives, spread, on_step=on_step).classifier)
+            networks = BoundedClassifiers.stack(classifiers)
+            source = density = UnboundedDensity(self.base, networks, natural_params[: index + 1], self.box, rows)
         return density
 
     def __repr__(self) -> str:

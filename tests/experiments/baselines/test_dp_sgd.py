@@ -104,7 +104,10 @@ def gaussian_delta(epsilon: float, shift: float) -> float:
 @pytest.mark.parametrize("group_size", [1, 5])
 @pytest.mark.parametrize("num_steps", [2, 50, 5000])
 def test_many_steps_on_the_whole_table_compose_to_one(num_steps: int, group_size: int, epsilon: float) -> None:
-    """T normal mechanisms of shift g / sigma are one of shift g sqrt(T) / sigma, whose delta has a closed form."""
+    """T normal mechanisms of shift g / sigma are one of shift g sqrt(T) / sigma, whose delta has a closed form.
+
+    The bound is that of docs/proofs.md, *Subsampled gradient steps without amplification*.
+    """
     delta = 1e-5
     noise = noise_multiplier(epsilon, delta, group_size, 1.0, num_steps)
     shift = group_size * math.sqrt(num_steps) / noise

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
 from typing import Any, NamedTuple
 
 import pyro.distributions as dist
 import pytest
 import torch
+from densities import normal
 from torch import nn
 
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateSteps, noise_multiplier
@@ -19,11 +19,6 @@ from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
 
 pytest.importorskip("opacus")
-
-
-def normal(num_dims: int) -> dist.TorchDistribution:
-    base: Any = dist.Normal(torch.zeros(num_dims), torch.ones(num_dims))
-    return base.to_event(1)  # type: ignore[no-any-return]  # Pyro leaves it unannotated
 
 
 def quick(base: Any, data: Any, epsilon: float = math.inf, **options: Any) -> GeneratorDensity:
@@ -216,67 +211,6 @@ def test_learns_without_noise() -> None:
     """It finds a cloud away from the base."""
     density = quick(normal(2), 0.5 * torch.randn(2000, 2) + 2, num_steps=500, batch_size=128)
     assert (density.sample((2000,)).mean(0) - 2).abs().max() < 0.7
-
-
-def test_scalar_events_and_shapes() -> None:
-    density = quick(dist.Normal(0.0, 1.0), torch.randn(100))
-    assert density.sample((3, 2)).shape == (3, 2)
-    assert density.log_prob(torch.zeros(4, 5)).shape == (4, 5)
-    assert quick(normal(3), torch.randn(100, 3)).sample().shape == (3,)
-
-
-def test_seeds() -> None:
-    rows, state = torch.randn(200, 2), torch.get_rng_state()
-    with torch.no_grad():
-        first, second = quick(normal(2), rows, 1.0), quick(normal(2), rows, 1.0)
-    assert torch.equal(torch.get_rng_state(), state)
-    points = torch.randn(10, 2)
-    assert torch.equal(first.log_prob(points), second.log_prob(points))
-    assert not torch.equal(first.log_prob(points), quick(normal(2), rows, 1.0, seed=1).log_prob(points))
-    torch.manual_seed(4)
-    draws = first.sample((5,))
-    torch.manual_seed(4)
-    assert torch.equal(draws, pickle.loads(pickle.dumps(first)).sample((5,)))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("epsilon", -1.0, ValueError),
-        ("delta", 1.0, ValueError),
-        ("delta", None, TypeError),
-        ("group_size", 0, ValueError),
-        ("num_steps", 0, ValueError),
-        ("batch_size", 2.5, TypeError),
-        ("critic_steps", 0, ValueError),
-        ("latent_dim", 0, ValueError),
-        ("critic_sizes", (), ValueError),
-        ("generator_sizes", "64", TypeError),
-        ("critic_learning_rate", 0.0, ValueError),
-        ("generator_learning_rate", math.nan, ValueError),
-        ("clip", 0.0, ValueError),
-        ("clip", 1e300, ValueError),
-        ("max_grad_norm", 1e-300, ValueError),
-        ("critic_learning_rate", 1e300, ValueError),
-        ("max_grad_norm", math.inf, ValueError),
-        ("num_density_draws", 1, ValueError),
-        ("num_samples", 1, ValueError),
-        ("seed", 1.5, TypeError),
-        ("progress", "no", TypeError),
-        ("base", dist.Poisson(torch.tensor(3.0)), ValueError),
-    ],
-)
-def test_errors(name: str, value: object, error: type[Exception]) -> None:
-    options: dict[str, Any] = {"base": normal(2), "epsilon": 1.0, name: value}
-    with pytest.raises(error, match=f"{name} must"):
-        DPGAN(**options)
-
-
-def test_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    density = quick(normal(2), torch.randn(50, 2), progress=True)
-    assert "private GAN" in capsys.readouterr().err
-    assert repr(density) == "GeneratorDensity(not private, event_shape=(2,))"
-    assert "epsilon=1.0" in repr(DPGAN(normal(2), 1.0))
 
 
 @pytest.mark.slow

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import pickle
 from typing import Any
 
-import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
+from densities import normal
 
 from pyro_mbde.experiments.baselines.flow import DPFlow, FlowDensity, RealNVP
 from pyro_mbde.experiments.problems import ring
 from pyro_mbde.metrics import negative_log_likelihood, quadrature_grid
 
 pytest.importorskip("opacus")
-
-
-def normal(num_dims: int) -> dist.TorchDistribution:
-    base: Any = dist.Normal(torch.zeros(num_dims), torch.ones(num_dims))
-    return base.to_event(1)  # type: ignore[no-any-return]  # Pyro leaves it unannotated
 
 
 def quick(base: Any, data: Any, epsilon: float = math.inf, **options: Any) -> FlowDensity:
@@ -128,7 +122,7 @@ def test_one_row_moves_the_gradient_no_further_than_the_bound() -> None:
 
 @pytest.mark.slow
 def test_one_dimension_is_a_normal() -> None:
-    """At the table's mean and deviation, where clipping is no matter."""
+    """At the table's mean and deviation, where clipping does not matter."""
     density = quick(
         dist.Normal(0.0, 1.0), 0.5 * torch.randn(2000) + 2, num_steps=150, batch_size=200, max_grad_norm=50.0
     )
@@ -161,67 +155,6 @@ def test_guarantee_and_accountant() -> None:
     assert 0.99 * 2 <= trainer.accountant.get_epsilon(1e-4) <= 2
     assert quick(normal(2), torch.randn(50, 2), num_steps=2).guarantee.epsilon == math.inf
     assert quick(normal(2), torch.randn(50, 2), 1.0, group_size=None, num_steps=2).guarantee.group_size is None
-
-
-def test_seeds() -> None:
-    rows, state = torch.randn(200, 2), torch.get_rng_state()
-    with torch.no_grad():
-        first, second = (quick(normal(2), rows, 1.0, num_steps=8) for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), state)
-    points = torch.randn(10, 2)
-    assert torch.equal(first.log_prob(points), second.log_prob(points))
-    assert not torch.equal(first.log_prob(points), quick(normal(2), rows, 1.0, num_steps=8, seed=1).log_prob(points))
-    torch.manual_seed(4)
-    draws = first.sample((5,))
-    torch.manual_seed(4)
-    assert torch.equal(draws, pickle.loads(pickle.dumps(first)).sample((5,)))
-
-
-def test_data_and_gradients() -> None:
-    frame = pd.DataFrame(torch.randn(60, 3).numpy())
-    density = quick(normal(3), frame)
-    value = torch.zeros(3, requires_grad=True)
-    (gradient,) = torch.autograd.grad(density.log_prob(value), value)
-    assert torch.isfinite(gradient).all()
-    assert quick(normal(2), normal(2), num_samples=50, group_size=None, epsilon=1.0).guarantee.group_size is None
-    with pytest.raises(ValueError, match="data must have shape"):
-        quick(normal(2), torch.randn(50, 3))
-    with pytest.raises(TypeError, match="data must"):
-        quick(normal(2), ["a"])
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "error"),
-    [
-        ("epsilon", 0.0, ValueError),
-        ("epsilon", "1", TypeError),
-        ("delta", 0.0, ValueError),
-        ("group_size", 0, ValueError),
-        ("num_layers", 0, ValueError),
-        ("hidden_sizes", (), ValueError),
-        ("hidden_sizes", 16, TypeError),
-        ("num_steps", 1.5, TypeError),
-        ("batch_size", 0, ValueError),
-        ("learning_rate", math.inf, ValueError),
-        ("max_grad_norm", 0.0, ValueError),
-        ("num_samples", 1, ValueError),
-        ("seed", -1, ValueError),
-        ("progress", 1, TypeError),
-        ("base", dist.Poisson(torch.tensor(3.0)), ValueError),
-        ("base", 3, TypeError),
-    ],
-)
-def test_errors(name: str, value: object, error: type[Exception]) -> None:
-    options: dict[str, Any] = {"base": normal(2), "epsilon": 1.0, name: value}
-    with pytest.raises(error, match=f"{name} must"):
-        DPFlow(**options)
-
-
-def test_shown(capsys: pytest.CaptureFixture[str], skewed: FlowDensity) -> None:
-    quick(normal(2), torch.randn(50, 2), progress=True)
-    assert "private flow" in capsys.readouterr().err
-    assert repr(skewed) == "FlowDensity(not private, event_shape=(2,))"
-    assert "epsilon=1.0" in repr(DPFlow(normal(2), 1.0))
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import importlib
 import math
 from typing import Any
 
-import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
@@ -218,28 +217,6 @@ class TestFit:
         independent = dist.Normal(rows.mean(0), rows.std(0)).to_event(1)
         assert float(density.log_prob(rows).mean()) > float(independent.log_prob(rows).mean()) + 1
 
-    @pytest.mark.slow
-    def test_seeds(self) -> None:
-        rows = dependent_rows(2000)
-        low, high = box(3)
-        density, again, other = (
-            MST(low, high, 1.0, num_bins=8, seed=seed, progress=False).fit(rows) for seed in (0, 0, 1)
-        )
-        draws = density.sample((100,))
-        assert torch.equal(density.log_prob(draws), again.log_prob(draws))
-        assert not torch.equal(density.log_prob(draws), other.log_prob(draws))
-
-    def test_the_global_generator_governs_a_fit_without_a_seed(self) -> None:
-        rows = torch.rand(200)
-        state = torch.get_rng_state()
-        MST(0.0, 1.0, 1.0, num_bins=4, seed=3, progress=False).fit(rows)
-        assert torch.equal(torch.get_rng_state(), state)
-        densities = []
-        for _ in range(2):
-            torch.manual_seed(5)
-            densities.append(MST(0.0, 1.0, 1.0, num_bins=4, progress=False).fit(rows))
-        assert torch.equal(densities[0].marginal(0), densities[1].marginal(0))
-
     def test_hardly_any_budget(self) -> None:
         low, high = box(2)
         density = MST(low, high, 1e-3, group_size=None, num_bins=8, seed=0, progress=False).fit(torch.rand(50, 2))
@@ -257,51 +234,6 @@ class TestFit:
         trainer = MST(0.0, 1.0, math.inf, num_bins=4, uniform_share=0.0, seed=0, progress=False)
         density = trainer.fit(torch.tensor([-5.0, 0.1, 0.6, 7.0]))
         assert torch.allclose(density.marginal(0), torch.tensor([0.5, 0.0, 0.25, 0.25]).double(), atol=1e-2)
-
-    def test_a_bar_unless_it_is_turned_off(self, capfd: pytest.CaptureFixture[str]) -> None:
-        MST(0.0, 1.0, 1.0, num_bins=4, progress=False).fit(torch.rand(50))
-        assert capfd.readouterr() == ("", "")
-        MST(0.0, 1.0, 1.0, num_bins=4).fit(torch.rand(50))
-        assert "MST: " in capfd.readouterr().err
-
-    def test_representations(self) -> None:
-        trainer = MST(0.0, 1.0, 0.5, num_bins=4, seed=0, progress=False)
-        assert repr(trainer) == "MST(epsilon=0.5, delta=1e-05, group_size=1, num_bins=4, uniform_share=0.01)"
-        density = trainer.fit(torch.rand(50))
-        assert repr(density) == "MSTDensity(epsilon=0.5, num_bins=4, edges=(), event_shape=())"
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "text"),
-    [
-        ({"low": "0"}, TypeError, "low must be a number or a tensor"),
-        ({"high": 0.0}, ValueError, "high must be above low"),
-        ({"epsilon": 0.0}, ValueError, "epsilon must be above 0"),
-        ({"delta": 0.0}, ValueError, r"delta must be in \(0, 1\)"),
-        ({"group_size": 0}, ValueError, "group_size must be at least 1"),
-        ({"group_size": 1.5}, TypeError, "group_size must be a whole number"),
-        ({"num_bins": 0}, ValueError, "num_bins must be at least 1"),
-        ({"uniform_share": 1.0}, ValueError, r"uniform_share must be in \[0, 1\)"),
-        ({"seed": -1}, ValueError, "seed must be at least 0"),
-        ({"progress": 1}, TypeError, "progress must be True or False"),
-    ],
-)
-def test_arguments(changes: dict[str, Any], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        MST(**({"low": 0.0, "high": 1.0, "epsilon": 1.0} | changes))
-
-
-@pytest.mark.parametrize(
-    ("data", "kind", "text"),
-    [
-        ("rows", TypeError, "data must hold numbers"),
-        (np.zeros((3, 2)), ValueError, "data must have shape"),
-        (torch.zeros(1), ValueError, "data must have at least 2 rows"),
-    ],
-)
-def test_data(data: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=text):
-        MST(0.0, 1.0, 1.0, progress=False).fit(data)
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

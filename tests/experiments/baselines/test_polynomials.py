@@ -12,7 +12,6 @@ from scipy import stats
 from pyro_mbde.experiments.baselines.polynomials import (
     BernsteinDensity,
     along_axes,
-    basis,
     iterate,
     least_value,
     log_basis,
@@ -51,22 +50,6 @@ def test_operator_on_powers(degree: int) -> None:
         # (I - B) x^2 = -x (1 - x) / k and B (x (1 - x)) = (1 - 1/k) x (1 - x): (I - B)^h x^2 = -x (1 - x) / k^h.
         expected = x**2 + x * (1 - x) / degree**iterations
         torch.testing.assert_close(basis @ iterate(lattice**2, iterations), expected)
-
-
-@pytest.mark.parametrize("degree", [0, 1, 2, 9])
-def test_slopes_of_the_basis(degree: int) -> None:
-    """By differences inside, by hand on the edges, where only two polynomials have any; and once more."""
-    x = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
-    slopes = torch.stack([torch.autograd.functional.jacobian(lambda point: basis(point, degree), point) for point in x])
-    step = 1e-6
-    differences = (log_basis(x[1] + step, degree).exp() - log_basis(x[1] - step, degree).exp()) / (2 * step)
-    torch.testing.assert_close(slopes[1], differences, rtol=1e-6, atol=1e-8)
-    expected = torch.zeros(2, degree + 1, dtype=torch.float64)
-    if degree:
-        expected[0, :2] = expected[1, -2:] = torch.tensor([-degree, degree])
-    torch.testing.assert_close(slopes[::2], expected)
-    curvature = torch.autograd.functional.hessian(lambda point: basis(point, degree)[-1], x[2])
-    assert float(curvature) == pytest.approx(degree * (degree - 1))  # of x^k at 1
 
 
 def test_tensor_products() -> None:
@@ -130,33 +113,6 @@ def test_edges() -> None:
     plane = density_of(torch.ones(3, 3))
     assert plane.log_prob(torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])).abs().max() < 1e-6
     assert plane.log_prob(torch.tensor([[0.5, 1.5]])).tolist() == [-math.inf]
-
-
-@pytest.mark.parametrize("coefficients", [[2.0, 1.0, 4.0, 0.5], [2.0, -0.1, 4.0, 0.5]])
-def test_slopes_on_the_edges(coefficients: list[float]) -> None:
-    """One-sided: p'(0)/p(0) = k (c_1 - c_0) / c_0, in units of the box's side."""
-    density = density_of(torch.tensor(coefficients), torch.tensor(-1.0), torch.tensor(3.0))
-    value = torch.tensor([-1.0, 3.0], requires_grad=True)
-    density.log_prob(value).sum().backward()
-    first, second, third, last = coefficients
-    expected = torch.tensor([3 * (second - first) / first, 3 * (last - third) / last]) / 4
-    torch.testing.assert_close(value.grad, expected)
-
-
-def test_slopes_in_corners() -> None:
-    """Also where the polynomial vanishes, whose logarithm rises from -inf, and where sums underflow."""
-    density = density_of(torch.ones(4, 4))
-    value = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 1.0]], requires_grad=True)
-    density.log_prob(value).sum().backward()
-    assert value.grad.abs().max() < 1e-5
-    steep = torch.zeros(301, 301)
-    steep[0, 300], steep[1, 300] = 1.0, 3.0  # (1 - x)^299 (1 + 899 x) y^300
-    value = torch.tensor([[0.0, 0.01], [0.0, 1.0], [0.0, 0.0]], requires_grad=True)
-    log_density = density_of(steep).log_prob(value)
-    log_density.sum().backward()
-    assert log_density[2] == -math.inf
-    torch.testing.assert_close(value.grad[:2], torch.tensor([[600.0, 30_000.0], [600.0, 300.0]]), rtol=1e-4, atol=0)
-    assert value.grad[2].tolist() == [pytest.approx(600), math.inf]
 
 
 def test_signed_polynomials_are_held_at_a_floor() -> None:

@@ -10,7 +10,6 @@ import torch
 from densities import normal
 
 from pyro_mbde import MBDE, WeakLearner
-from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.experiments.baselines.unbounded import UnboundedDensity, UnboundedMBDE, published_natural_params
 from pyro_mbde.metrics import quadrature_grid
@@ -120,50 +119,10 @@ def test_the_fit_moves_to_the_target() -> None:
     assert losses == sorted(losses, reverse=True)
 
 
-def test_surface() -> None:
-    trainer = quick(normal(2))
-    assert repr(trainer).startswith("UnboundedMBDE(not private, epsilon=1, num_rounds=2, box=(-7.0, 7.0)")
-    rows = torch.randn(200, 2)
-    state = torch.get_rng_state()
-    first, second = trainer.fit(rows), trainer.fit(rows)
-    assert torch.equal(first.log_prob(rows), second.log_prob(rows))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert repr(first) == "UnboundedDensity(not private, rounds=2, event_shape=(2,))"
-    assert first.guarantee.epsilon == math.inf
-    with pytest.raises(ValueError, match="not a density fitted to a table"):
-        prepare_base(first)
-    value = torch.zeros(2, requires_grad=True)
-    first.log_prob(value).backward()
-    assert torch.isfinite(value.grad).all()
-
-
 def test_the_papers_network_is_the_default() -> None:
     learner = UnboundedMBDE(normal(2), 1.0, box=(-9.0, 9.0)).weak_learner
     paper = MBDE.paper(normal(2), 1.0).weak_learner
     assert learner == paper
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"base": normal(3)}, ValueError),
-        ({"base": dist.Poisson(2.0)}, ValueError),
-        ({"epsilon": math.inf}, ValueError),
-        ({"epsilon": 0.0}, ValueError),
-        ({"num_rounds": 0}, ValueError),
-        ({"box": (1.0, 1.0)}, ValueError),
-        ({"box": (0.0, math.inf)}, ValueError),
-        ({"box": 3.0}, TypeError),
-        ({"box": None}, TypeError),
-        ({"weak_learner": "paper"}, TypeError),
-        ({"num_samples": 1}, ValueError),
-        ({"seed": 0.5}, TypeError),
-        ({"progress": None}, TypeError),
-    ],
-)
-def test_arguments_are_checked(arguments: dict[str, object], error: type[Exception]) -> None:
-    with pytest.raises(error, match="must"):
-        UnboundedMBDE(**{"base": normal(2), "epsilon": 1.0, "box": (-9.0, 9.0), **arguments})
 
 
 @pytest.mark.parametrize("box", [(5.0, 6.0), (-0.5, 0.5)])

@@ -88,8 +88,10 @@ def test_the_source_of_a_row_is_that_of_the_files(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pyro_mbde, "__file__", str(copy / "__init__.py"))
     uncached = current_versions.__wrapped__
     assert uncached()["source"] == here
-    (copy / "tilt.py").write_text((copy / "tilt.py").read_text() + "\n")
-    assert uncached()["source"] != here
+    code = (copy / "limits.py").read_text()
+    for addition, is_same in (("\n# A comment.\n", True), ("\nEXTRA = 1\n", False)):
+        (copy / "limits.py").write_text(code + addition)
+        assert (uncached()["source"] == here) is is_same
 
 
 def test_a_package_that_is_missing_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
