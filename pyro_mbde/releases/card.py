@@ -15,10 +15,10 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import shown
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.randomness import draws_by_inversion
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON
-from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card_words import (
     base_in_words,
     base_units,
@@ -29,6 +29,7 @@ from pyro_mbde.releases.card_words import (
     short_number,
 )
 from pyro_mbde.releases.columns import ReleasedColumn, readable
+from pyro_mbde.sampling.plan import DrawPlan
 from pyro_mbde.serialization import encode
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
@@ -67,11 +68,10 @@ def make_card(
     *,
     num_rows: int,
     columns: Sequence[ReleasedColumn],
-    guarantee: Guarantee,
+    plan: DrawPlan,
     cost: TotalCost,
     account: Account,
     spent: TotalCost,
-    draws: dict[str, Any],
     date: str,
     version: str,
     purpose: str = "",
@@ -91,11 +91,10 @@ def make_card(
         q: the fitted density.
         num_rows: number of rows.
         columns: of the rows.
-        guarantee: of one row.
+        plan: how rows are drawn.
         cost: of this release, taken alone.
         account: the account that paid: name, rule, epsilon and delta.
         spent: of the account, this release included.
-        draws: how the rows are drawn, as text and numbers.
         date: day of the release.
         version: of the library.
         purpose: what the rows are for, as the owner puts it.
@@ -103,7 +102,7 @@ def make_card(
         test_only: whether the rows come from a seed.
         in_table_units: whether a schema brings the rows from the base's units into the table's.
     """
-    bounds, certificate = q.bounds, q.certificate
+    bounds, certificate, guarantee = q.bounds, q.certificate, plan.guarantee
     if certificate is not None and guarantee != calibrated_guarantee(bounds, certificate):
         certificate = None  # it does not hold here, or chains of fixed length do not need it
     # What holds of everything together, however later releases are chosen, is the limit, not what is spent so far.
@@ -137,12 +136,12 @@ def make_card(
         "likeness": likeness(
             guarantee,
             skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
-            num_steps=draws.get("num_steps"),
+            fresh_chains=plan.method == "fresh chains",
             where=base_in_words(q.base, columns),
         ),
         "meaning": _meaning(rows, cost),
         "examples": [_example(rows, cost), _example("All that the account may ever pay for", limit)],
-        "does_not_promise": _limits(draws),
+        "does_not_promise": _limits(plan),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
             "base": _plain(encode(q.base)),
@@ -154,7 +153,7 @@ def make_card(
             "skew": _skew(bounds.low, bounds.high, 0.0 if certificate is None else certificate.tolerance),
             "tolerance": None if certificate is None else certificate.tolerance,
         },
-        "draws": draws,
+        "draws": _draws(plan, q.base, test_only),
         "software": {"name": "pyro_mbde", "version": version},
         "references": list(_REFERENCES),
     }
@@ -296,8 +295,37 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
     return meaning
 
 
-def _limits(draws: dict[str, Any]) -> list[str]:
-    if draws["fixed_work"]:
+def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {"fixed_work": plan.count is not None}
+    if plan.method == "fresh chains":
+        steps = "1 step" if plan.count == 1 else f"{plan.count} steps"
+        described["method"] = (
+            f"last states of chains of {steps} from fresh draws of the base, the same work whatever the table; within "
+            f"{plan.total_variation:.3g} of the density in total variation"
+        )
+        described["num_steps"] = plan.count
+    elif plan.method == "constant-time":
+        many = "1 proposal" if plan.count == 1 else f"{plan.count} proposals"
+        described["method"] = (
+            f"rejection with {many} for every row, whatever the table; within 2^-53 of the density in total variation"
+        )
+        described["num_proposals"] = plan.count
+    else:
+        described["method"] = "exact, by rejection; the time taken is not covered"
+    if test_only:
+        randomness = "a fixed seed, for a test: not private"
+    elif draws_by_inversion(base):
+        randomness = "the operating system's cryptographic generator"
+    else:
+        randomness = (
+            "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
+            "whose whole state the system fills again before half of it is used, at least for every row"
+        )
+    return described | {"total_variation": plan.total_variation, "randomness": randomness}
+
+
+def _limits(plan: DrawPlan) -> list[str]:
+    if plan.count is not None:
         time = (
             "That nothing is told by the time that the draws took to the last nanosecond. Their number of steps is "
             "fixed; processors may still be slower with some numbers than with others."

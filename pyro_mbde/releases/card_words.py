@@ -14,16 +14,16 @@ from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn
 
-#: Counted on the safe side for roundings, and for draws of fixed work, which are within 2^-53 of the density.
+#: Added to a distance: for rounding, and for constant-time draws, which are within 2^-53 of the density.
 _RESERVE = 1e-9
 
 
-def likeness(guarantee: Guarantee, *, skew: float | None, num_steps: int | None, where: str) -> dict[str, Any]:
+def likeness(guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, where: str) -> dict[str, Any]:
     r"""Returns how much of the rows is public base, whatever the table was.
 
-    By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of chains have a law whose ratio to the base is
-    in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R` (:func:`~pyro_mbde.sampling.fresh.fresh_guarantee`): that of a
-    calibrated density in the middle.
+    By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of fresh chains have a law whose ratio to the
+    base is in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R`
+    (:func:`~pyro_mbde.sampling.independence.fresh_guarantee`): as that of a calibrated density with skew 1/2.
 
     Privacy:
         Public: it depends on nothing but its arguments, which are public.
@@ -31,11 +31,11 @@ def likeness(guarantee: Guarantee, *, skew: float | None, num_steps: int | None,
     Args:
         guarantee: of one row.
         skew: of a density whose certificate holds; ``None`` for an a-priori guarantee.
-        num_steps: of the chains that rows are last states of; ``None`` for draws of the density.
+        fresh_chains: whether rows are last states of fresh chains.
         where: what the base is, in words.
 
     Example:
-        >>> of = likeness(Guarantee(0.5, 1e-9), skew=0.3, num_steps=None, where="the public base")
+        >>> of = likeness(Guarantee(0.5, 1e-9), skew=0.3, fresh_chains=False, where="the public base")
         >>> of["of_100_rows"]
         89
         >>> print(of["text"])
@@ -43,7 +43,7 @@ def likeness(guarantee: Guarantee, *, skew: float | None, num_steps: int | None,
         table was (but for a probability of 1e-9). So means, shares and correlations of these rows are not those of the
         table.
     """
-    if num_steps is not None:
+    if fresh_chains:
         distance = distance_from_base(guarantee.epsilon, 0.5)
     elif skew is not None and 0 <= skew <= 1:
         distance = distance_from_base(guarantee.epsilon, skew)

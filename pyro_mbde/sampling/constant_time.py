@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
 
@@ -18,10 +18,10 @@ _LOG_LARGEST_WEIGHT = -53 * math.log(2)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def fixed_num_proposals(bounds: Bounds) -> int:
+def constant_time_proposals(bounds: Bounds) -> int:
     r"""Returns the public number of proposals that makes draws of fixed work as good as exact.
 
-    The smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`: then the law of :func:`fixed_draws` is within
+    The smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`: then the law of :func:`constant_time_draws` is within
     :math:`2^{-53}` of the density's in total variation, whatever the table was.
 
     Args:
@@ -35,7 +35,7 @@ def fixed_num_proposals(bounds: Bounds) -> int:
         ValueError: R is below 0, or too large for floats.
 
     Example:
-        >>> [fixed_num_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
+        >>> [constant_time_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
         [13, 40, 81, 429]
     """
     width = check_number("bounds.width", bounds.width, "be in [0, 700]", lambda value: 0 <= value <= 700)
@@ -46,7 +46,7 @@ def fixed_num_proposals(bounds: Bounds) -> int:
     return max(math.ceil(_LOG_LARGEST_WEIGHT / log_miss), 1)
 
 
-def fixed_draws(
+def constant_time_draws(
     source: RandomSource,
     tilt: Callable[[Tensor], Tensor],
     bounds: Bounds,
@@ -113,7 +113,7 @@ def fixed_draws(
         tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
-        num_proposals: N, at least 1; :func:`fixed_num_proposals` says how many make draws as good as exact.
+        num_proposals: N, at least 1; :func:`constant_time_proposals` says how many make draws as good as exact.
         max_batch: proposals evaluated at a time, at least 1; a public number.
         on_draws: called after each batch with the number of draws that it completed.
 
@@ -132,8 +132,8 @@ def fixed_draws(
         >>> from pyro_mbde.density.randomness import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> bounds = Bounds(-1.0, 0.0)
-        >>> num_proposals = fixed_num_proposals(bounds)
-        >>> draws = fixed_draws(TorchSource(normal), lambda x: -x.double().sigmoid(), bounds, 4, num_proposals)
+        >>> num_proposals = constant_time_proposals(bounds)
+        >>> draws = constant_time_draws(TorchSource(normal), lambda x: -x.double().sigmoid(), bounds, 4, num_proposals)
         >>> draws.shape
         torch.Size([4])
     """
@@ -175,19 +175,3 @@ def _propose(
     proposals, accepted = propose(source, tilt, bounds, num_draws * size)
     by_draw = proposals.reshape(num_draws, size, *proposals.shape[1:])
     return by_draw, accepted.to(torch.int64).reshape(num_draws, size)
-
-
-def check_work(num_draws: int, num_proposals: int, limit: int) -> None:
-    """Raises if draws of fixed work take more than ``limit`` proposals together; from public numbers alone.
-
-    Raises:
-        ValueError: they do.
-    """
-    if num_draws * num_proposals > limit:
-        remedy = (
-            f"Each takes {num_proposals} proposals: draw fewer, lower epsilon (or num_steps), or draw with "
-            f"constant_time=False, whose time is not covered."
-        )
-        raise ValueError(
-            message("num_draws", f"be at most {limit // num_proposals} in constant time", num_draws, remedy)
-        )

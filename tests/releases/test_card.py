@@ -133,7 +133,7 @@ def test_same_rows_same_bytes(
 ) -> None:
     """Attack: two tables whose draws coincide differ in no byte of card, page, rows or output."""
     rows = torch.randn(5, 2)
-    monkeypatch.setattr(releasing, "private_draws", lambda *arguments, **options: rows)
+    monkeypatch.setattr(releasing, "draw_rows", lambda *arguments, **options: rows)
     written = []
     for index, q in enumerate(pair()):
         folder = tmp_path / str(index)
@@ -267,7 +267,7 @@ def test_likeness_to_the_base_is_true_of_the_worst_density(form: str, width: flo
         guarantee = Guarantee(width, 1e-9)
     else:
         guarantee = Guarantee(2 * width, 0.0, 2 * width)
-    of = likeness(guarantee, skew=skew, num_steps=3 if form == "chains" else None, where="the public base")
+    of = likeness(guarantee, skew=skew, fresh_chains=form == "chains", where="the public base")
     distance = 0.5 * (density - base).abs().sum(-1)
     assert distance.max() <= of["largest_distance_from_base"] + 1e-6
     assert of["of_100_rows"] <= 100 * (1 - distance.max())

@@ -11,7 +11,7 @@ from densities import make_density, normal
 
 from pyro_mbde import MollifiedExpFamily, compose, fresh_chains, run_mcmc, total_variation_bound
 from pyro_mbde.density.bounds import Bounds
-from pyro_mbde.sampling.fresh import fresh_guarantee
+from pyro_mbde.sampling.independence import fresh_guarantee
 
 
 def independence_matrix(base: torch.Tensor, tilts: torch.Tensor) -> torch.Tensor:
