@@ -22,7 +22,7 @@ from pyro_mbde.ledger.errors import (
     NOT_WRITABLE,
     TRY_AGAIN,
     LedgerError,
-    Stage,
+    TransactionProgress,
     error_code,
     to_ledger_error,
     unusable,
@@ -86,7 +86,7 @@ class Database:
         Raises:
             LedgerError: the database cannot be read.
         """
-        with self._clear_errors(Stage()), self._own_engine().connect() as connection:
+        with self._clear_errors(TransactionProgress()), self._own_engine().connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -99,13 +99,13 @@ class Database:
             LedgerError: the database cannot be written.
         """
         for attempt in range(_MOST_TRIES):
-            stage = Stage(writes=True)
+            progress = TransactionProgress(writes=True)
             try:
-                with self._clear_errors(stage), self._own_engine().connect() as connection:
+                with self._clear_errors(progress), self._own_engine().connect() as connection:
                     with connection.execution_options(writes=True).begin():
                         result = work(connection)
                         self._check_file(connection)
-                        stage.commits = True
+                        progress.commits = True
                     return result
             except LedgerError as error:
                 if attempt == _MOST_TRIES - 1 or error_code(error.__cause__) not in TRY_AGAIN:
@@ -158,7 +158,7 @@ class Database:
                     connection.close()
             except (sqlite3.Error, SQLAlchemyError) as error:
                 if not (error_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
-                    raise to_ledger_error(str(self), error, Stage()) from error
+                    raise to_ledger_error(str(self), error, TransactionProgress()) from error
                 time.sleep(random.uniform(0, 0.05))
 
     def _own_engine(self) -> Engine:
@@ -213,17 +213,17 @@ class Database:
         return engine
 
     @contextmanager
-    def _clear_errors(self, stage: Stage) -> Iterator[None]:
+    def _clear_errors(self, progress: TransactionProgress) -> Iterator[None]:
         try:
             yield
         except LedgerError as error:
-            if not stage.writes:
+            if not progress.writes:
                 raise
             raise LedgerError(f"{error} Nothing was charged.") from error.__cause__
         except IntegrityError as error:
-            raise to_ledger_error(str(self), error, stage) from None  # PostgreSQL's text shows the row
+            raise to_ledger_error(str(self), error, progress) from None  # PostgreSQL's text shows the row
         except (SQLAlchemyError, NotALedgerError, UnicodeError) as error:
-            raise to_ledger_error(str(self), error, stage) from error
+            raise to_ledger_error(str(self), error, progress) from error
 
 
 def _parse(path_or_url: str | os.PathLike[str]) -> URL:

@@ -68,7 +68,7 @@ class LedgerError(RuntimeError):
 
 
 @dataclass
-class Stage:
+class TransactionProgress:
     """How far a transaction came, which tells what an error in it leaves behind."""
 
     writes: bool = False
@@ -91,13 +91,13 @@ def error_code(error: BaseException | None) -> str:
     return str(getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "")
 
 
-def to_ledger_error(place: str, error: BaseException, stage: Stage) -> LedgerError:
+def to_ledger_error(place: str, error: BaseException, progress: TransactionProgress) -> LedgerError:
     """Returns a database's error in words.
 
     Args:
         place: path or URL, without a password.
         error: of the database.
-        stage: how far the transaction came.
+        progress: how far the transaction came.
     """
     if isinstance(error, NotALedgerError):
         return unusable(place, f"{error}. It was left as it is.")
@@ -115,17 +115,17 @@ def to_ledger_error(place: str, error: BaseException, stage: Stage) -> LedgerErr
         what, remedy = "its encoding lacks a character.", "Use a database in UTF-8."
     elif _is_lost(error):
         what, remedy = f"no connection, or it was lost: {detail}", "Check that the server runs."
-    return unusable(place, f"{what} {remedy} {_left_behind(error, stage)}".rstrip())
+    return unusable(place, f"{what} {remedy} {_left_behind(error, progress)}".rstrip())
 
 
-def _left_behind(error: BaseException, stage: Stage) -> str:
+def _left_behind(error: BaseException, progress: TransactionProgress) -> str:
     """What became of what was to be written."""
-    if not stage.writes:
+    if not progress.writes:
         return ""
     # What was written before its commit is rolled back; and so is it if the commit was answered by a refusal. A disk
     # that fails to sync may have the commit's last page.
     unsynced = error_code(error).startswith("SQLITE_IOERR") and error_code(error) != "SQLITE_IOERR_WRITE"
-    return _NOT_KNOWN if stage.commits and (_is_lost(error) or unsynced) else _NOTHING_LOST
+    return _NOT_KNOWN if progress.commits and (_is_lost(error) or unsynced) else _NOTHING_LOST
 
 
 def _is_lost(error: BaseException) -> bool:

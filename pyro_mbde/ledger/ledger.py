@@ -31,7 +31,7 @@ from pyro_mbde.ledger.arguments import check_fingerprint, check_guarantee, check
 from pyro_mbde.ledger.chain import Verification
 from pyro_mbde.ledger.database import Database
 from pyro_mbde.ledger.errors import LedgerError
-from pyro_mbde.ledger.refusals import beyond_limits, closed_or_elsewhere, other_density
+from pyro_mbde.ledger.refusals import beyond_limits, refusal_reason
 from pyro_mbde.ledger.rows import (
     account_charged_before,
     append,
@@ -286,7 +286,7 @@ class Ledger:
             account = read_account(connection, account_name)
             before = read_tallies(connection, account.name)
             other = account_charged_before(connection, account.name, fingerprint)
-            if refusal := closed_or_elsewhere(account, other) or other_density(account, before, asked):
+            if refusal := refusal_reason(account, before, asked, other):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
@@ -385,9 +385,10 @@ class Ledger:
         def work(connection: Connection) -> int:
             account = read_account(connection, name)
             other = account_charged_before(connection, account.name, fingerprint)
-            if closed_or_elsewhere(account, other):
+            tallies = read_tallies(connection, account.name)
+            if refusal_reason(account, tallies, Tally(fingerprint, guarantee, 0), other):
                 return 0
-            return affordable_draws(account, read_tallies(connection, account.name), guarantee, fingerprint)
+            return affordable_draws(account, tallies, guarantee, fingerprint)
 
         return self._database.read(work)
 

@@ -108,11 +108,13 @@ def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: fl
     return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 
-def closed_or_elsewhere(account: Account, other: str | None) -> str:
-    """Returns why an account cannot be charged for a density at all, or nothing.
+def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, other: str | None) -> str:
+    """Returns why an account cannot be charged for a density at all; empty if it can.
 
     Args:
-        account: any.
+        account: the account.
+        tallies: what it has paid for.
+        asked: the draws.
         other: name of another account that the density was charged to, if any.
     """
     if account.closed is not None:
@@ -122,17 +124,6 @@ def closed_or_elsewhere(account: Account, other: str | None) -> str:
         constraint = f"be the only account that bears this density, and {other!r} bears it already"
         remedy = "What its rows cost adds up in one account alone."
         return message("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
-    return ""
-
-
-def other_density(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
-    """Returns why an account for draws of one density does not bear these, or nothing.
-
-    Args:
-        account: any.
-        tallies: what it has paid for.
-        asked: the draws.
-    """
     if account.rule != "iid":
         return ""
     remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."

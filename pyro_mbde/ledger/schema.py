@@ -251,12 +251,16 @@ def trigger_problems(connection: Connection) -> Iterator[str]:
             yield f"the trigger {name}, which prevents changes to rows, is missing"
             continue
         found, body = present[name]
-        same = _plain(found) == _plain(statement) and body == _POSTGRESQL_BODY if postgresql else found == statement
+        same = (
+            _normalised(found) == _normalised(statement) and body == _POSTGRESQL_BODY
+            if postgresql
+            else found == statement
+        )
         if not same:
             yield f"the trigger {name}, which prevents changes to rows, was altered"
 
 
-def _plain(statement: str) -> str:
+def _normalised(statement: str) -> str:
     """A statement without blanks, parentheses and letter case: PostgreSQL adds its own."""
     return re.sub(r"[\s()]+", "", statement).lower()
 

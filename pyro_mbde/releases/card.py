@@ -31,6 +31,7 @@ from pyro_mbde.releases.card_words import (
 from pyro_mbde.releases.columns import ReleasedColumn, readable
 from pyro_mbde.sampling.plan import DrawPlan
 from pyro_mbde.serialization import encode
+from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
@@ -144,7 +145,7 @@ def make_card(
         "does_not_promise": _limits(plan),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
-            "base": _plain(encode(q.base)),
+            "base": json_values(encode(q.base)),
             "base_text": base_text(q.base),
             "base_units": base_units(columns) if in_table_units else "",
             "tilt_low": bounds.low,
@@ -198,7 +199,7 @@ def base_text(base: Distribution) -> str:
         >>> base_text(torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)))
         'Normal(loc=0, scale=1)'
     """
-    return _text(_plain(encode(base)))
+    return _text(json_values(encode(base)))
 
 
 def _text(node: Any) -> str:
@@ -217,70 +218,39 @@ def _text(node: Any) -> str:
     return shown(node) if isinstance(node, float) else str(node)
 
 
-def _plain(node: Any) -> Any:
-    """An encoded distribution with its tensors as lists of numbers, for JSON."""
-    if isinstance(node, dict):
-        return {key: _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
+def json_values(node: Any) -> Any:
+    """Returns dicts, lists, tuples and tensors as dicts, lists and numbers of JSON; named tuples as dicts."""
     if isinstance(node, Tensor):
         if node.dim():
-            return [_plain(item) for item in node]
-        if not node.is_floating_point():
-            return node.item()
-        number = readable(node)
+            return [json_values(item) for item in node]
+        number = readable(node) if node.is_floating_point() else node.item()
         return number if math.isfinite(number) else str(number)
-    return node
+    if hasattr(node, "_asdict"):
+        node = node._asdict()
+    if isinstance(node, dict):
+        return {key: json_values(value) for key, value in node.items()}
+    return [json_values(item) for item in node] if isinstance(node, list | tuple) else node
 
 
 def _total(total: TotalCost) -> dict[str, Any]:
     return {"epsilon": total.epsilon, "delta": total.delta, "rule": total.rule}
 
 
-def likelier(chance: float, epsilon: float, delta: float) -> float:
-    r"""Returns how likely a decision may become that has a given chance under another table.
-
-    Both :math:`p' \le e^{\epsilon} p + \delta` and, of the contrary, :math:`1 - p \le e^{\epsilon} (1 - p') + \delta`.
-
-    Args:
-        chance: p, in [0, 1].
-        epsilon: in nats.
-        delta: in [0, 1).
-
-    Example:
-        >>> round(likelier(0.1, 1.0, 0.0), 3), round(likelier(0.1, 10.0, 0.0), 5)
-        (0.272, 0.99996)
-    """
-    return min(chance * _factor(epsilon) + delta, 1 - (1 - chance - delta) / _factor(epsilon), 1.0)
-
-
-def rarer(chance: float, epsilon: float, delta: float) -> float:
-    """Returns how unlikely a decision may become that has a given chance under another table; as :func:`likelier`.
-
-    Args:
-        chance: in [0, 1].
-        epsilon: in nats.
-        delta: in [0, 1).
-    """
-    return max((chance - delta) / _factor(epsilon), 1 - (1 - chance) * _factor(epsilon) - delta, 0.0)
-
-
-def _factor(epsilon: float) -> float:
-    return math.exp(min(epsilon, 700.0))
-
-
 def _example(what: str, total: TotalCost) -> dict[str, Any]:
+    at_least, at_most = post_processing_bounds(_EXAMPLE_CHANCE, total.epsilon, total.delta)
     return {
         "what": what,
         "epsilon": total.epsilon,
         "chance": _EXAMPLE_CHANCE,
-        "at_most": likelier(_EXAMPLE_CHANCE, total.epsilon, total.delta),
-        "at_least": rarer(_EXAMPLE_CHANCE, total.epsilon, total.delta),
+        "at_most": at_most,
+        "at_least": at_least,
     }
 
 
 def _meaning(rows: str, cost: TotalCost) -> list[str]:
-    factor = round_up(_factor(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    factor = (
+        round_up(math.exp(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    )
     but = f", except with probability {round_up(cost.delta)}" if cost.delta > 0 else ""
     what = "this row" if rows == "1 row" else f"these {rows} together"
     meaning = [
@@ -290,7 +260,8 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
         f"How nearly, ε says: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
         f"times as likely, and at least 1/{factor} times{but}.",
     ]
-    if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= likelier(_EXAMPLE_CHANCE, WEAK_EPSILON, 0.0):
+    _, at_most = post_processing_bounds(_EXAMPLE_CHANCE, cost.epsilon, cost.delta)
+    if at_most >= post_processing_bounds(_EXAMPLE_CHANCE, WEAK_EPSILON)[1]:
         meaning.append("With a factor this large, the promise rules out little: it is a weak one.")
     return meaning
 

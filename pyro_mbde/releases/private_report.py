@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_mbde._checks import message
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
-from pyro_mbde.releases.card import templates
+from pyro_mbde.releases.card import json_values, templates
 from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
@@ -85,7 +85,7 @@ def private_report(
     report: dict[str, Any] = {
         "notice": PRIVATE,
         "density": repr(q),
-        "comparison": _plain(comparison),
+        "comparison": json_values(comparison),
         "fit": {
             "acceptance_rate": q.acceptance_rate,
             "least_acceptance_rate": math.exp(-q.bounds.width),
@@ -123,13 +123,6 @@ def _fingerprint(q: MollifiedExpFamily) -> str | None:
         return q.fingerprint
     except TypeError:  # statistics that cannot be written down
         return None
-
-
-def _plain(value: Any) -> Any:
-    """Named tuples as dicts, other tuples as lists."""
-    if hasattr(value, "_asdict"):
-        return {key: _plain(item) for key, item in value._asdict().items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, Any]:

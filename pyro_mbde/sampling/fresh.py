@@ -1,4 +1,4 @@
-"""Last states of fresh chains: draws of a fixed amount of work, covered whether the chains have converged or not."""
+"""Last states of fresh chains: constant-time draws, covered whether the chains have converged or not."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def private_draws(
     Args:
         q: the fitted density.
         num_draws: number k of rows, at least 1.
-        constant_time: whether the number of proposals is fixed: about 80 a draw at R = 1, 430 at R = 2.5.
+        constant_time: whether every draw takes a public number of proposals: about 80 a draw at R = 1, 430 at R = 2.5.
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
 

@@ -1,4 +1,4 @@
-"""Draws of fixed work: their law, their guarantee, and what their time tells."""
+"""Constant-time draws: their law, their guarantee, and what their time tells."""
 
 from __future__ import annotations
 
@@ -308,8 +308,8 @@ def test_time_does_not_tell_the_tables_apart() -> None:
         """Area under the curve of thresholds on the time: 1/2 is guessing, 1 is certainty."""
         return float((seconds[:, 0][:, None] < seconds[:, 1][None, :]).mean())
 
-    fixed, exact = timings(100, True, 150), timings(20_000, False, 40)
+    constant_time, exact = timings(100, True, 150), timings(20_000, False, 40)
     assert np.median(exact[:, 1]) > 1.5 * np.median(exact[:, 0])
     assert separation(exact) > 0.95
-    assert abs(np.median(fixed[:, 1]) / np.median(fixed[:, 0]) - 1) < 0.08
-    assert abs(separation(fixed) - 0.5) < 0.15
+    assert abs(np.median(constant_time[:, 1]) / np.median(constant_time[:, 0]) - 1) < 0.08
+    assert abs(separation(constant_time) - 0.5) < 0.15
