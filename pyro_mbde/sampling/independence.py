@@ -18,17 +18,10 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 
 def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
-    r"""Returns how far n independence steps from any start can be from the target, in total variation.
+    r"""Returns a bound on the total variation between the target and n independence steps from any start.
 
-    Proposing :math:`y \sim Q_0` and accepting with probability :math:`\min(1, e^{f(y) - f(x)})` moves from x to a set A
-    with probability at least
-
-    .. math::
-        \int_A q_0(y) \min(1, e^{f(y) - f(x)})\, dy = \int_A q(y)\, e^{\phi} \min(e^{-f(y)}, e^{-f(x)})\, dy
-        \ge e^{\phi - hi}\, Q(A) \ge e^{-R}\, Q(A),
-
-    since :math:`\phi \ge lo`. So every step, wherever it starts, is with probability :math:`e^{-R}` a draw of Q itself
-    (Doeblin), and :math:`\|K^n(x, \cdot) - Q\|_{TV} \le (1 - e^{-R})^n`. Computed from the public R alone.
+    It is :math:`(1 - e^{-R})^n`, computed from the public R alone. Proof: docs/proofs.md, *Distance of independence
+    chains*.
 
     Args:
         bounds: public interval of the tilt, in nats.
@@ -36,10 +29,6 @@ def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
 
     Returns:
         The bound, in [0, 1].
-
-    Raises:
-        TypeError: ``num_steps`` is not a whole number.
-        ValueError: ``num_steps`` is below 0.
 
     References:
         Mengersen, Tweedie. Rates of convergence of the Hastings and Metropolis algorithms. 1996. Theorem 2.1.
@@ -56,28 +45,9 @@ def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
 def fresh_guarantee(bounds: Bounds) -> Guarantee:
     r"""Returns the guarantee of the last state of a chain that started at a fresh draw of the base.
 
-    Let the kernel K leave q invariant, start at :math:`\mu_0 = Q_0`, and run for n steps fixed beforehand.
-
-    **Lemma.** :math:`|\log \mu_n / q_0| \le R` almost everywhere.
-
-    *Proof.* Let :math:`h_n = \mu_n / q`. With :math:`K^*(y, dx)` the reversed kernel, :math:`q(x) K(x, dy) = q(y)
-    K^*(y, dx)`, itself a Markov kernel because K leaves q invariant, one step gives
-
-    .. math::
-        \mu_{n+1}(dy) = \int q(x)\, h_n(x)\, K(x, dy)\, dx = q(y)\, dy \int h_n(x)\, K^*(y, dx) ,
-
-    so :math:`h_{n+1}(y)` is an average of :math:`h_n`, and no step takes it out of the interval it starts in. There,
-    :math:`h_0 = q_0 / q = e^{\phi - f} \in [e^{\phi - hi}, e^{\phi - lo}]`. Hence :math:`\mu_n / q_0 = h_n\, e^{f -
-    \phi} \in [e^{f - hi}, e^{f - lo}] \subseteq [e^{-R}, e^{R}]`.
-
-    So the laws for two tables are both within R of the same :math:`q_0`: the log-ratio is at most :math:`\epsilon =
-    2R`, its range over the outcomes at most :math:`4R`. Neither the normaliser nor convergence comes into it, so there
-    is no delta.
-
-    In floating point: the independence step proposes the same floats as :math:`Q_0` draws, so it is reversible up to
-    the rounding of the acceptance probability, by at most :math:`a = 2^{-53}(e^R + R + 2)` relative, and each step may
-    add 2a to the log-ratio to :math:`q_0`: below :math:`10^{-11}` for a thousand steps at R = 2.5. A random walk does
-    not keep q invariant in floats, which is why it is not offered here.
+    If the kernel leaves q invariant, the law after any number of steps chosen beforehand has a log-ratio to
+    :math:`q_0` in [-R, R], converged or not, up to rounding. So two tables' laws are within :math:`\epsilon = 2R` of
+    each other, with a range of 4R, and without delta. Proof: docs/proofs.md, *Last states of fresh chains*.
 
     Args:
         bounds: public interval of the tilt, in nats.

@@ -52,7 +52,7 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = MollifiedExpFamily(base, BoundedClassifiers(1, 1), torch.tensor([0.36]), 0.0)
         >>> plan_draws(q).count, plan_draws(q, num_steps=20).guarantee.epsilon == q.epsilon
-        (39, True)
+        (40, True)
     """
     check_density(q)
     check_flag("constant_time", constant_time)
