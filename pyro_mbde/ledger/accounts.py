@@ -28,14 +28,14 @@ from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
 from pyro_mbde.privacy.zcdp import zcdp_epsilon
 
 RULES = ("pure", "zcdp", "iid")
-#: Of an account, unless it is opened with another: it pays for a thousand certificates of 1e-9, and is far below one in
-#: the number of people in most tables.
+#: Default of an account: it pays for a thousand certificates of 1e-9, and is far below one in the number of people in
+#: most tables.
 DEFAULT_DELTA = 1e-6
-#: More draws of one density than this are never counted.
-MOST_COUNTED = 10**12
-#: Counted on the safe side for the rounding of zCDP, as a share.
+#: Draws of one density that are counted at most.
+MAX_COUNTED = 10**12
+#: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
-_LONGEST_NAME, _LONGEST_TEXT = 200, 2000
+_MAX_NAME, _MAX_TEXT = 200, 2000
 
 
 class BudgetExceededError(ValueError):
@@ -81,7 +81,7 @@ class Account:
         rule: ``pure``, ``zcdp`` or ``iid``.
         certificate_delta: C, what the certificates of all fits together may take of delta.
         opened: when, in UTC.
-        closed: when it was closed, without a charge and for good; ``None`` for an account that is open.
+        closed: when it was closed, without a charge; ``None`` for an account that is open.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
@@ -157,12 +157,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
 
     Returns:
         The account.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
     """
-    name = check_text("name", normal_name(check_text("name", name)), _LONGEST_NAME)
+    name = check_text("name", normal_name(check_text("name", name)), _MAX_NAME)
     if not name:
         raise ValueError(message("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
@@ -185,8 +181,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     return Account(name, epsilon, delta, rule, certificate_delta, opened)
 
 
-def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
-    """Returns ``value``, or raises if it is no string of printable characters, or one that is too long."""
+def check_text(name: str, value: Any, longest: int = _MAX_TEXT) -> str:
+    """Returns ``value``, or raises if it is not a printable string or too long."""
     if not isinstance(value, str):
         raise TypeError(message(name, "be a string", value))
     if len(value) > longest:
@@ -223,7 +219,7 @@ def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
 def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
     """Returns whether draws together are within an account's limits, under its rule."""
     tallies = list(tallies)
-    if any(tally.num_draws > MOST_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
+    if any(tally.num_draws > MAX_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return False
     if not bears_certificates(account, tallies):
         return False
@@ -263,7 +259,7 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
         fingerprint: name of the density.
 
     Returns:
-        The largest number, 0 if none; never more than :data:`MOST_COUNTED`.
+        The largest number, 0 if none; never more than :data:`MAX_COUNTED`.
     """
     tallies = list(tallies)
 
@@ -271,9 +267,9 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
         return is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
 
     low, high = 0, 1
-    while high <= MOST_COUNTED and holds(high):
+    while high <= MAX_COUNTED and holds(high):
         low, high = high, 2 * high
-    high = min(high, MOST_COUNTED + 1)
+    high = min(high, MAX_COUNTED + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -300,7 +296,7 @@ def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _iid_holds(account: Account, guarantee: Guarantee, num_draws: int) -> bool:
-    """Whether any of the three bounds of ``compose`` is within what the account has; the dearest to compute last."""
+    """Whether any of the three bounds of ``compose`` is within what the account has; the slowest to compute last."""
     if sum_of_epsilons([(guarantee, num_draws)]) <= exact_decimal(account.epsilon):
         return True
     if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= account.epsilon:

@@ -1,4 +1,4 @@
-"""What goes wrong with the database of a ledger, in words, and what became of what was to be written."""
+"""Errors of the database of a ledger, in words, and whether the write took place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LedgerError(RuntimeError):
 
 @dataclass
 class TransactionProgress:
-    """How far a transaction came, which tells what an error in it leaves behind."""
+    """How far a transaction came, which decides what an error in it leaves behind."""
 
     writes: bool = False
     commits: bool = False
@@ -104,7 +104,7 @@ def to_ledger_error(place: str, error: BaseException, progress: TransactionProgr
     code = error_code(error)
     detail = " ".join(str(getattr(error, "orig", None) or error).split())
     known = [(what, remedy) for beginnings, what, remedy in _TROUBLES if code.startswith(beginnings)]
-    what, remedy = detail, "See what verify() tells."
+    what, remedy = detail, "Run verify() for details."
     if known:
         what, remedy = known[0]
     elif isinstance(error, PoolTimeoutError):
@@ -119,7 +119,7 @@ def to_ledger_error(place: str, error: BaseException, progress: TransactionProgr
 
 
 def _left_behind(error: BaseException, progress: TransactionProgress) -> str:
-    """What became of what was to be written."""
+    """Whether the write took place."""
     if not progress.writes:
         return ""
     # What was written before its commit is rolled back; and so is it if the commit was answered by a refusal. A disk

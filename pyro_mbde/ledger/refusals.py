@@ -1,4 +1,4 @@
-"""Why an account refuses a charge: public numbers only, and the one that stands in the way is named."""
+"""Why an account refuses a charge: public numbers only, and which of them is exceeded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pyro_mbde.privacy.accounting import exact_decimal, to_float
 from pyro_mbde.privacy.guarantee import Guarantee
 
 _NOTHING = "Nothing was charged, and nothing may be drawn."
-#: Of an account's epsilon, a share that is called nothing.
+#: Share of an account's epsilon that counts as nothing.
 _NO_EPSILON = 1e-6
 _HALVINGS = 60
 
 
 def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
-    """Returns why draws go beyond an account's delta or epsilon, whichever it is, and what it bears in their place.
+    """Returns why draws exceed an account's delta or epsilon, and what it would bear.
 
     Args:
         account: which cannot bear them.
@@ -56,7 +56,7 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
 
 
 def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
-    """Which density, fitted anew, an account still bears a draw of."""
+    """Which density an account could still bear a draw of, if it were fitted again."""
     row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
     if asked.guarantee.delta == 0:
         return f"{row}."

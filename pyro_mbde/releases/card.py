@@ -35,8 +35,8 @@ from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
-#: Of the numbers of a list that is longer, a page shows this many.
-_MOST_SHOWN = 8
+#: Numbers of a list that a page shows at most.
+_MAX_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
 
@@ -212,8 +212,8 @@ def _text(node: Any) -> str:
             f"{kind}({', '.join(f'{name}={_text(value)}' for name, value in arguments.items() if value is not None)})"
         )
     if isinstance(node, list):
-        first = [_text(item) for item in node[:_MOST_SHOWN]]
-        more = [f"… {len(node) - _MOST_SHOWN} more"] if len(node) > _MOST_SHOWN else []
+        first = [_text(item) for item in node[:_MAX_SHOWN]]
+        more = [f"… {len(node) - _MAX_SHOWN} more"] if len(node) > _MAX_SHOWN else []
         return f"[{', '.join(first + more)}]"
     return shown(node) if isinstance(node, float) else str(node)
 

@@ -1,4 +1,4 @@
-"""What the owner may know of a fitted density, and nobody else."""
+"""A report on a fitted density for the owner of the table alone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.mbde import RoundRecord
 
 PRIVATE = "PRIVATE - do not hand out"
-#: Pairs of columns that a page lists.
-_MOST_PAIRS = 20
+#: Pairs of columns that a page lists at most.
+_MAX_PAIRS = 20
 
 
 def private_report(
@@ -35,7 +35,7 @@ def private_report(
     columns: Sequence[str] | Schema | None = None,
     history: Sequence[RoundRecord] | None = None,
 ) -> dict[str, Any]:
-    """Tells the owner what rows will look like, beside the table and the base, and how the fit went.
+    """Returns how rows will look, beside the table and the base, and how the fit went.
 
     Total variation between table, density and base is of histograms, column by column and pair by pair, in the table's
     own units; as a page, with a picture of each column.
@@ -56,7 +56,6 @@ def private_report(
         The report.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
             columns do not fit.
 
@@ -150,7 +149,7 @@ def _page(report: dict[str, Any], comparison: Comparison) -> str:
         .render(
             report=report,
             pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
-            pairs=comparison.pairs[:_MOST_PAIRS],
+            pairs=comparison.pairs[:_MAX_PAIRS],
             with_table=bool(chances),
             chance=max(chances, default=None),
         )

@@ -1,4 +1,4 @@
-"""Paying for rows, drawing them, writing them down."""
+"""Paying for rows, drawing them, writing them to files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
 from pyro_mbde.sampling.private import draw_rows
 from pyro_mbde.tables.schema import Schema
 
-#: Of the columns of a release, one line shows this many.
-_MOST_SHOWN = 8
+#: Columns of a release that one line shows at most.
+_MAX_SHOWN = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,10 +47,10 @@ class Release:
     charge: Charge
 
     def __repr__(self) -> str:
-        """Shows how many rows of what, and what they cost."""
+        """Shows rows, columns and cost."""
         count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
-        columns = ", ".join(map(str, self.rows.columns[:_MOST_SHOWN]))
-        more = f" and {len(self.rows.columns) - _MOST_SHOWN} more" if len(self.rows.columns) > _MOST_SHOWN else ""
+        columns = ", ".join(map(str, self.rows.columns[:_MAX_SHOWN]))
+        more = f" and {len(self.rows.columns) - _MAX_SHOWN} more" if len(self.rows.columns) > _MAX_SHOWN else ""
         rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
         return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
 
@@ -59,7 +59,7 @@ class UnwrittenReleaseError(OSError):
     """Rows were paid for and drawn, and could not be written.
 
     Attributes:
-        release: they are in here.
+        release: the rows, with their card and charge.
     """
 
     def __init__(self, text: str, release: Release) -> None:
@@ -67,7 +67,7 @@ class UnwrittenReleaseError(OSError):
         self.release = release
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Takes the rows along between processes."""
+        """Keeps the rows when pickled between processes."""
         return type(self), (str(self), self.release)
 
 
@@ -86,24 +86,24 @@ def release(
     seed: int | None = None,
     progress: bool = True,
 ) -> Release:
-    r"""Charges rows to an account, draws them, and writes them down with a card that says what is promised.
+    r"""Charges rows to an account, draws them, and writes them with a card that says what is guaranteed.
 
-    In this order: whatever can go wrong for public reasons is checked; the account is charged, or
-    ``BudgetExceededError`` is raised and nothing drawn; the card is made; the rows are drawn with randomness of the
-    operating system; all of it is written. So the card cannot depend on the rows, and whoever is interrupted has paid
+    In this order: everything that can fail for public reasons is checked; the account is charged, or
+    ``BudgetExceededError`` is raised and nothing is drawn; the card is made; the rows are drawn with randomness of the
+    operating system; all of it is written. So the card cannot depend on the rows, and an interrupted release has paid
     for rows that nobody saw, never the reverse.
 
     With a ``path`` of ``rows.csv`` the card goes to ``rows.card.json`` (for machines) and ``rows.card.html`` (for
-    people, one page that needs nothing else). The rows come last; if a file cannot be placed, those before it are taken
-    away again, and nothing is overwritten.
+    people, one self-contained page). The rows are written last; if a file cannot be placed, those before it are
+    removed, and nothing is overwritten.
 
     Privacy:
         Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, bounds,
         columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where they are
-        given. (The base of a posterior tells its observations, which must be public.) Nothing on it comes from what was
-        fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone. Whether
-        the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at all
-        must not be decided by looking at the density or the rows.
+        given. (The base of a posterior reveals its observations, which must be public.) Nothing on it comes from what
+        was fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone.
+        Whether the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at
+        all must not be decided by looking at the density or the rows.
 
     Args:
         q: a fitted density (:class:`~pyro_mbde.MBDE`, :class:`~pyro_mbde.LogRatio`) or an exact posterior
@@ -113,12 +113,12 @@ def release(
         account: name of the account to charge.
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
         purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
-        who: who releases; on the card only if given, whomever the ledger notes.
+        who: who releases; on the card only if given; the ledger always notes a name.
         columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. A density over the base of a
             schema (:meth:`pyro_mbde.Schema.base`), as ``pyro-mbde fit`` writes it, knows its columns: leave this out,
             and rows come in the table's own units.
-        num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
-            steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
+        num_steps: ``None`` for draws of the density. With a number, the rows are last states of fresh chains of
+            that many steps (:func:`~pyro_mbde.fresh_chains`), whose guarantee is epsilon 2R.
         constant_time: whether every draw takes the same public number of proposals
             (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`); otherwise draws are exact and their time is
             not covered.
@@ -178,7 +178,7 @@ def release(
     card_json(rehearsed)
     card_page(rehearsed)
     charge = ledger.charge(account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
-    assert charge.spent is not None  # told by the charge itself: what was read after it might fail
+    assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
     values = _draw(q, plan, num_draws, seed, progress)
     released = Release(to_frame(values, named, schema), card, charge)
@@ -227,13 +227,13 @@ def _check_releasable(q: Any) -> None:
     kind = type(q).__name__
     if isinstance(q, Chains):
         reason = (
-            "A chain's states are not private, whatever the kernel: they tell of one another, of adaptation and of the "
-            "gradient. Pass the density itself; num_steps makes fresh chains and hands out their last states alone."
+            "A chain's states are not private, whatever the kernel: they depend on one another, on adaptation and on "
+            "the gradient. Pass the density itself; num_steps makes fresh chains and hands out their last states alone."
         )
     elif isinstance(q, FreshDraws):
         reason = "Draws are charged before they are made. Pass the density and num_steps."
     elif isinstance(q, Tensor | np.ndarray | pd.DataFrame | pd.Series | list | tuple | dict):
-        reason = "Of numbers nobody can tell what they were drawn from, or what that cost. Pass the density."
+        reason = "From numbers nobody can tell what they were drawn from, or what that cost. Pass the density."
     elif isinstance(q, Distribution):
         reason = "Its draws carry no integral-privacy guarantee: only a tilt with public bounds has one."
     elif hasattr(q, "mollify"):

@@ -37,9 +37,9 @@ def fresh_chains(
 ) -> FreshDraws:
     r"""Runs one Metropolis chain for each draw, from a fresh draw of the base, and returns the last states alone.
 
-    Unlike exact draws, they take as many proposals whatever the table was: ``num_draws`` times ``num_steps``. The
-    chains propose fresh draws of the base (:func:`~pyro_mbde.sampling.independence.independence_step`), so any base
-    will do.
+    Unlike exact draws, they take the same number of proposals whatever the table was: ``num_draws`` times
+    ``num_steps``. The chains propose fresh draws of the base
+    (:func:`~pyro_mbde.sampling.independence.independence_step`), so any base works.
 
     Privacy:
         Each draw has the guarantee of :func:`~pyro_mbde.sampling.independence.fresh_guarantee`, :math:`\epsilon = 2R`
@@ -60,7 +60,6 @@ def fresh_chains(
         :class:`FreshDraws`.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, ``num_draws`` is below 1, ``num_steps`` or the seed is negative, or the
             device is neither a CPU nor CUDA's.
 

@@ -43,7 +43,6 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
         constant_time: whether draws of the density are constant-time; else they are exact.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, its certificate has lapsed, or ``num_steps`` is below 0.
 
     Example:

@@ -22,14 +22,14 @@ from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
 
 @contextmanager
 def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSource]:
-    """Gives draws to hand out their randomness: the operating system's, or for tests, with a warning, a seed's.
+    """Provides the randomness of draws to hand out: the operating system's, or for tests, with a warning, a seed's.
 
     Args:
         q: the fitted density.
         seed: ``None``, or a seed for tests.
 
     Raises:
-        TypeError: the seed is no whole number.
+        TypeError: the seed is not a whole number.
         ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
     """
     if q.device.type not in ("cpu", "cuda"):
@@ -97,8 +97,8 @@ def private_draws(
 ) -> Tensor:
     r"""Returns exact draws made with fresh randomness from the operating system: rows that may be handed out.
 
-    A draw whose randomness can be guessed protects nobody, and torch's global generator starts from the same seed in
-    every process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
+    Randomness that can be guessed protects nobody, and torch's global generator starts from the same seed in every
+    process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
     uniform, multivariate normal and their transforms, among others), come from the system's cryptographic generator.
     Proposals of other bases come from torch's generator with all of its state filled by the system: good for the few
     rows that a budget pays for, but not cryptographic. No thread outside this library should seed that generator
@@ -123,13 +123,12 @@ def private_draws(
         Tensor of shape ``(num_draws, *event_shape)``.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, its certificate has lapsed (:meth:`MollifiedExpFamily.confirm_guarantee`),
             ``num_draws`` is below 1 or too many for the width of the tilt, the seed is negative, or the device is
             neither a CPU nor CUDA's.
 
     References:
-        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times tell).
+        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times reveal).
 
     Example:
         >>> import torch

@@ -128,7 +128,7 @@ class TestRefused:
         for kernel in ("random_walk", "hmc"):
             chains = run_mcmc(plane, kernel=kernel, num_samples=5, warmup_steps=5, num_chains=1, progress=False)
             refuse(chains, "got a Chains.*A chain's states are not private.*num_steps")
-            refuse(chains.draws, "Of numbers nobody can tell")
+            refuse(chains.draws, "From numbers nobody can tell")
 
     def test_draws_that_are_made(self, plane: MollifiedExpFamily, refuse: Callable[[object, str], None]) -> None:
         refuse(fresh_chains(plane, 3, 5, progress=False), "charged before they are made")
