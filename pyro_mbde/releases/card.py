@@ -291,7 +291,8 @@ def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any
     else:
         randomness = (
             "the operating system's cryptographic generator for acceptance; for proposals, PyTorch's generator, "
-            "whose whole state the system fills again for every row, and before half of it is used"
+            "whose whole state the system fills again before half of it is used on average, or for each row if a row "
+            "uses more"
         )
     return described | {"total_variation": plan.total_variation, "randomness": randomness}
 

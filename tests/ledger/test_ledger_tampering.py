@@ -353,8 +353,8 @@ def test_only_a_head_kept_elsewhere_finds_a_rewritten_chain(store: Store) -> Non
         ledger.charge("a", UNIT, 1, fingerprint=ONE)
         assert ledger.verify(head).ok  # grown since
         assert ledger.verify(ledger.verify().head).ok
-    filled_anew = Store(store.url, store.path)
-    with filled_anew.raw() as execute:
+    refilled = Store(store.url, store.path)
+    with refilled.raw() as execute:
         execute("DELETE FROM mbde_charges WHERE number = 11")
         execute("DELETE FROM mbde_tallies WHERE fingerprint = ?", ONE)
         execute("UPDATE mbde_ledger SET number = 10, hash = ?", head)

@@ -301,7 +301,7 @@ class TestWaysOfDrawing:
         assert released.card["guarantee_of_one_row"]["epsilon"] == posterior.guarantee.epsilon
         assert released.card["density"]["base_text"] == "Normal(loc=0.5, scale=0.707107)"
 
-    def test_a_seed_is_said_aloud_everywhere(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
+    def test_a_seed_is_reported_everywhere(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="not private"):
             first = release(plane, 3, ledger, "clinic", seed=5, path=tmp_path / "rows.csv")
         with pytest.warns(UserWarning, match="not private"):

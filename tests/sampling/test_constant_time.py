@@ -147,7 +147,7 @@ def test_attack_on_the_calibrated_guarantee(tolerance: float) -> None:
 
 
 def test_the_bounds_are_nearly_met() -> None:
-    """They are no looser than those of exact draws: one point in a thousand made likely here, unlikely there."""
+    """They are as tight as those of exact draws: one point in a thousand made likely here, unlikely there."""
     width, mass = 2.0, 1e-3
     masses = np.array([mass, 1 - mass])
     up, down = np.array([width, 0.0]), np.array([0.0, width])
