@@ -202,7 +202,7 @@ def test_what_became_of_a_charge_is_told_and_nothing_of_it_where_one_reads(store
         execute("UPDATE mbde_accounts SET epsilon = 1000 WHERE name = 'a'")
     with Ledger(store.url) as ledger:
         for read in (lambda: ledger.account("a"), lambda: ledger.spent("a"), lambda: ledger.accounts()):
-            with pytest.raises(LedgerError, match="tampered with. See what verify") as caught:
+            with pytest.raises(LedgerError, match="tampered with. Run verify") as caught:
                 read()
             assert "charged" not in str(caught.value)
         with pytest.raises(LedgerError, match="tampered with.* Nothing was charged"):
