@@ -79,7 +79,7 @@ _SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for s
 _SIMILAR = 0.8
 #: Pairs of letters that look like one; not cl and d, as clay and day may be columns of one table.
 _PAIRS = {"rn": "m", "vv": "w", "VV": "W"}
-#: Letters and marks that are drawn as nothing, beside the format characters.
+#: Letters and marks that are drawn as nothing, besides the format characters.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0") | {
     chr(code) for first, last in ((0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for code in range(first, last + 1)
 }
@@ -162,7 +162,7 @@ def check_distinct(subject: str, names: Sequence[str]) -> None:
 
 
 def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, str]:
-    """Returns which names are others in another form of Unicode: the one there by the one that is wanted.
+    """Returns which labels are wanted names in another form of Unicode, by label.
 
     Args:
         wanted: names that are looked for.
@@ -181,7 +181,7 @@ def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
     """Returns what to say of names that are missing where others look like them; nothing where none does.
 
     Args:
-        missing: names that are looked for in vain.
+        missing: names that were not found.
         there: labels among which they should be.
     """
     labels = [label for label in there if isinstance(label, str)]
@@ -206,7 +206,7 @@ def near_miss_hint(missing: str, there: Iterable[str]) -> str:
 
 
 def _looks(name: str) -> tuple[str, str]:
-    """What a name looks like where letter case is no difference, and where 1, l and a capital I are the same."""
+    """What a name looks like if letter case does not matter, and if 1, l and a capital I are the same."""
     parts = unicodedata.normalize("NFKD", name)
     seen = (sign for sign in parts if sign.isspace() or (unicodedata.category(sign) != "Cf" and sign not in _BLANK))
     plain = " ".join("".join(_digit(sign) for sign in seen).split())

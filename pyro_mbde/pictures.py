@@ -19,7 +19,7 @@ PICTURE_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Returns an empty figure that belongs to no window: no backend is chosen, and none has to be there.
+    """Returns an empty figure without a window: no backend is chosen or needed.
 
     Args:
         width: in inches.
@@ -35,7 +35,7 @@ def check_picture_path(path: str | os.PathLike[str]) -> Path:
     """Returns where a picture goes, or raises before any work is done for it.
 
     Raises:
-        TypeError: it is no path.
+        TypeError: it is not a path.
         ValueError: it ends in none of :data:`PICTURE_ENDINGS`.
     """
     if not isinstance(path, str | os.PathLike):
@@ -52,12 +52,12 @@ def write_picture(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 15
 
     Args:
         figure: the picture.
-        path: where it goes, by its ending a PNG, PDF or SVG; what stood there is replaced once all is written.
+        path: where it goes, by its ending a PNG, PDF or SVG; an existing file is replaced once all is written.
         dpi: dots an inch.
         stacklevel: of the warning.
 
     Raises:
-        TypeError: ``path`` is no path.
+        TypeError: ``path`` is not a path.
         ValueError: it has another ending.
     """
     target = check_picture_path(path)

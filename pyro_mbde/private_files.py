@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: How the card of a release is called, after the name of its rows.
+#: Endings of the files of a card, after the name of its rows.
 CARD_SUFFIXES = (".card.json", ".card.html")
 
 
@@ -56,7 +56,7 @@ def write_atomically(write: Callable[[Any], None], path: str | os.PathLike[str])
 
     Args:
         write: called with the open binary file.
-        path: where the file goes; what stood there is replaced only when all is written.
+        path: where the file goes; an existing file is replaced only once all is written.
     """
     target = Path(path)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")

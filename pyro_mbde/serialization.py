@@ -72,7 +72,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(node: Any) -> Any:
-    """Builds what :func:`encode` described; distributions come without argument checks of their own.
+    """Builds what :func:`encode` described; distributions come without their argument checks.
 
     Raises:
         ValueError: the description names an unknown class or does not fit it.

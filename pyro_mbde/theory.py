@@ -361,7 +361,7 @@ def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.
 
     Args:
         probability: p, in [0, 1].
-        epsilon: of the whole release (:func:`~pyro_mbde.privacy.accounting.compose`), in nats; above 0.
+        epsilon: of the whole release (:func:`~pyro_mbde.privacy.accounting.compose`), in nats; finite, at least 0.
         delta: of the whole release, in [0, 1).
 
     Returns:
@@ -380,7 +380,7 @@ def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.
     """
     p = check_number("probability", probability, "be in [0, 1]", lambda value: 0 <= value <= 1)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-    epsilon = _check_finite_epsilon(epsilon)
+    epsilon = check_number("epsilon", epsilon, "be finite and at least 0", lambda value: 0 <= value < math.inf)
 
     def grown(probability: float) -> float:
         """At most 1, by logarithms, since the exponential alone may overflow."""

@@ -28,14 +28,14 @@ from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
 from pyro_mbde.privacy.zcdp import zcdp_epsilon
 
 RULES = ("pure", "zcdp", "iid")
-#: Of an account, unless it is opened with another: it pays for a thousand certificates of 1e-9, and is far below one in
-#: the number of people in most tables.
+#: Default of an account: it pays for a thousand certificates of 1e-9, and is far below one in the number of people in
+#: most tables.
 DEFAULT_DELTA = 1e-6
-#: More draws of one density than this are never counted.
-MOST_COUNTED = 10**12
-#: Counted on the safe side for the rounding of zCDP, as a share.
+#: Draws of one density that are counted at most.
+MAX_COUNTED = 10**12
+#: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
-_LONGEST_NAME, _LONGEST_TEXT = 200, 2000
+_MAX_NAME, _MAX_TEXT = 200, 2000
 
 
 class BudgetExceededError(ValueError):
@@ -49,12 +49,12 @@ class BudgetExceededError(ValueError):
 class Account:
     r"""A limit on what draws from one table may cost together, whoever draws them and whatever they look at before.
 
-    **Theorem.** Let every fit and every charge be chosen by looking at what was drawn before and at public facts, and
-    let only what was charged be drawn. For any two tables, and any set S of everything that is ever handed out (primes
-    for the other table), :math:`\Pr[S] \le e^{\epsilon} \Pr[S'] + \delta`, with :math:`\epsilon, \delta` the account's.
+    Let every fit and every charge be chosen by looking at what was drawn before and at public facts, and let only what
+    was charged be drawn. Then all that is ever handed out is :math:`(\epsilon, \delta)`-integrally private, with the
+    limits of the account. Proof: docs/proofs.md, *Accounts*.
 
-    **What the rules keep**, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta
-    set aside for certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
+    The rules, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta set aside for
+    certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
 
     .. math::
         \text{pure:} \quad & \textstyle\sum k_i \epsilon_i \le \epsilon , \quad \sum \delta_i \le C = \delta \\
@@ -63,59 +63,16 @@ class Account:
         \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) \le \epsilon , \quad \delta_1 \le C , \quad
             \text{one density only,}
 
-    with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` the conversion of
-    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the least of what
-    :func:`~pyro_mbde.compose` knows of k draws of one density, certificates apart.
+    with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` by
+    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the smallest of the bounds of
+    :func:`~pyro_mbde.compose` for k draws of one density.
 
-    **Proof.** *Certificates.* The i-th fails with probability :math:`f_i \le \delta_i`, given all that came before. Let
-    P be the law of all that is handed out, and :math:`P^\circ` the law if each fit were made on condition that its
-    certificate holds. A path of the latter is one without failure, and there :math:`dP = w \, dP^\circ` with :math:`w =
-    \prod (1 - f_i)`. On every path :math:`1 \ge w \ge \prod (1 - \delta_i) \ge 1 - \sum \delta_i \ge 1 - C`, which
-    averages over the fits keep: let w be the average given what is handed out. Where
-
-    .. math::
-        \textstyle\int h \, dP^\circ \le e^{\epsilon} \int h \, dP^{\circ\prime} + \delta - C
-        \quad \text{for every } 0 \le h \le 1 , \tag{1}
-
-    it follows, with :math:`h = w'` on S and 0 elsewhere, that
-
-    .. math::
-        P(S) - e^{\epsilon} P'(S)
-        &\le \textstyle\int_S w \, dP^\circ + \bigl(1 - \int w \, dP^\circ\bigr)
-            - e^{\epsilon} \int_S w' \, dP^{\circ\prime} \\
-        &\le \textstyle 1 - \int_{S^c} w \, dP^\circ - \int_S w' \, dP^\circ + \delta - C
-            \le 1 - (1 - C) + \delta - C = \delta .
-
-    (1) says the same as :math:`P^\circ(S) \le e^{\epsilon} P^{\circ\prime}(S) + \delta - C` for every S. To show it,
-    fix the randomness of the fits on either side: what holds for every choice of it holds for the mixtures. Given the
-    past, each draw is then from one density, q or q', that a guarantee ties together, and which guarantee it is the
-    past has settled.
-
-    *Pure.* On every path the log-ratios add up, :math:`dP^\circ \le e^{\sum k_i \epsilon_i} dP^{\circ\prime} \le
-    e^{\epsilon} dP^{\circ\prime}`. The limit holds on every path, so it does not matter that the sum differs between
-    them.
-
-    *zCDP.* For :math:`\alpha > 1` let M be the product over draws of :math:`(q/q')^\alpha e^{-\alpha (\alpha - 1)
-    \rho_i}`. Given the past its expectation under :math:`P^{\circ\prime}` does not grow from draw to draw, as
-    :math:`\rho_i` is settled before the draw. With :math:`\sum k_i \rho_i \le \rho` on every path the Rényi divergence
-    of order alpha is at most :math:`\alpha \rho`, whence :math:`P^\circ(S) \le e^{\epsilon_\rho} P^{\circ\prime}(S) +
-    \delta - C`.
-
-    *iid.* Let k be the largest number of draws that the account can ever bear. However many are drawn and when, what is
-    handed out is a function of k independent draws of one density, which cost what is stated.
-
-    **Why a rule is for good.** Each proof needs its limit on every path. Were the rule chosen by looking at draws, on
-    some paths only one limit would hold and on others only the other, and neither sum would be bounded on all. For the
-    same reason delta is split when the account is opened: then no later choice of a certificate can change what is left
-    for the conversion. A refusal tells nothing: it depends on public numbers alone, and on which draws are of one
-    density. That is public too, as every fitted density has a random name of its own: its fingerprint is salted by 128
-    random bits that are kept in the model's file and made afresh whenever a density is fitted or mollified.
-
-    **Sums** are exact where they are sums of epsilons and deltas, each number taken for the decimal that it prints as:
-    a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
+    Rule and split of delta cannot change, because the proof needs the same limit on every path. Whether a charge is
+    refused depends on public numbers alone. Sums of epsilons and deltas are exact, each number taken for the decimal
+    that it prints as: a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
 
     One table should have one account. What is charged to several accounts of one table, or read from it by other means,
-    adds up beyond either.
+    adds up beyond any of them.
 
     Attributes:
         name: of the account, unique in its ledger.
@@ -124,7 +81,7 @@ class Account:
         rule: ``pure``, ``zcdp`` or ``iid``.
         certificate_delta: C, what the certificates of all fits together may take of delta.
         opened: when, in UTC.
-        closed: when it was closed, without a charge and for good; ``None`` for an account that is open.
+        closed: when it was closed, without a charge; ``None`` for an account that is open.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
@@ -200,12 +157,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
 
     Returns:
         The account.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
     """
-    name = check_text("name", normal_name(check_text("name", name)), _LONGEST_NAME)
+    name = check_text("name", normal_name(check_text("name", name)), _MAX_NAME)
     if not name:
         raise ValueError(message("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
@@ -228,8 +181,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     return Account(name, epsilon, delta, rule, certificate_delta, opened)
 
 
-def check_text(name: str, value: Any, longest: int = _LONGEST_TEXT) -> str:
-    """Returns ``value``, or raises if it is no string of printable characters, or one that is too long."""
+def check_text(name: str, value: Any, longest: int = _MAX_TEXT) -> str:
+    """Returns ``value``, or raises if it is not a printable string or too long."""
     if not isinstance(value, str):
         raise TypeError(message(name, "be a string", value))
     if len(value) > longest:
@@ -266,7 +219,7 @@ def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
 def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
     """Returns whether draws together are within an account's limits, under its rule."""
     tallies = list(tallies)
-    if any(tally.num_draws > MOST_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
+    if any(tally.num_draws > MAX_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return False
     if not bears_certificates(account, tallies):
         return False
@@ -306,7 +259,7 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
         fingerprint: name of the density.
 
     Returns:
-        The largest number, 0 if none; never more than :data:`MOST_COUNTED`.
+        The largest number, 0 if none; never more than :data:`MAX_COUNTED`.
     """
     tallies = list(tallies)
 
@@ -314,9 +267,9 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
         return is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
 
     low, high = 0, 1
-    while high <= MOST_COUNTED and holds(high):
+    while high <= MAX_COUNTED and holds(high):
         low, high = high, 2 * high
-    high = min(high, MOST_COUNTED + 1)
+    high = min(high, MAX_COUNTED + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -343,7 +296,7 @@ def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _iid_holds(account: Account, guarantee: Guarantee, num_draws: int) -> bool:
-    """Whether any of the three bounds of ``compose`` is within what the account has; the dearest to compute last."""
+    """Whether any of the three bounds of ``compose`` is within what the account has; the slowest to compute last."""
     if sum_of_epsilons([(guarantee, num_draws)]) <= exact_decimal(account.epsilon):
         return True
     if _zcdp_epsilon(account, [Tally("", guarantee, num_draws)]) <= account.epsilon:

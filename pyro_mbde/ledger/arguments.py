@@ -1,4 +1,4 @@
-"""What a ledger is told by its caller, checked; no error shows a fingerprint."""
+"""Checks of what a ledger's caller passes; no error shows a fingerprint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyro_mbde.ledger.accounts import check_text
 from pyro_mbde.privacy.guarantee import Guarantee
 
 _FINGERPRINT, _HASH = re.compile("[0-9a-f]{32,128}"), re.compile("[0-9a-f]{64}")
-_LONGEST_USER_NAME = 200
+_MAX_USER_NAME = 200
 
 
 def check_guarantee(guarantee: Any) -> Guarantee:
@@ -51,4 +51,4 @@ def user_name(who: str | None) -> str:
     except (KeyError, OSError, ImportError):  # a user without a name, as in some containers
         name = f"user {os.getuid()}" if hasattr(os, "getuid") else ""
     name = name if name.isprintable() else repr(name)
-    return name.strip()[:_LONGEST_USER_NAME].strip() or "unknown"
+    return name.strip()[:_MAX_USER_NAME].strip() or "unknown"

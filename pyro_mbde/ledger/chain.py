@@ -1,4 +1,4 @@
-"""The chain of hashes through a ledger, and what it tells of rows that were tampered with."""
+"""The chain of hashes through a ledger, and the rows that it shows to be tampered with."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FIELDS = {
 }  # fmt: skip
 _CALLED = {"account": "the opening of", "charge": "the charge to", "closing": "the closing of"}
 #: Rows whose hash is wrong are compared with one another up to this many, to tell which were swapped.
-_MOST_COMPARED = 1000
+_MAX_COMPARED = 1000
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a look through a whole ledger found.
+    """What the verification of a whole ledger found.
 
     Attributes:
         ok: whether nothing is wrong.
         num_charges: how many charges there are.
         head: hash of the last entry that the ledger names; to be noted elsewhere, and passed to the next verification.
-        problems: what is wrong, a row a string.
+        problems: what is wrong, one string for each row.
     """
 
     ok: bool
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 def entry_hash(kind: str, row: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of all that an entry tells, as JSON with sorted keys.
+    """Returns the SHA-256 of an entry, as JSON with sorted keys.
 
     Floats are written by their shortest decimals that read back as the same float, other characters than ASCII escaped.
 
@@ -62,13 +62,13 @@ def entry_hash(kind: str, row: Mapping[str, Any]) -> str:
         row: its columns; others are left out.
     """
     fields = {"kind": kind, **{name: row[name] for name in _FIELDS[kind]}}
-    # What is no JSON comes from a damaged row, and its hash will not fit.
+    # What is not JSON comes from a damaged row, whose hash will not fit.
     content = json.dumps(fields, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(content.encode("ascii")).hexdigest()
 
 
 def chain_problems(entries: Iterable[Entry], genesis: str, number: int, head: str) -> Iterator[str]:
-    """Tells what is wrong with the chain: rows edited, swapped, deleted or inserted, by their numbers.
+    """Names what is wrong with the chain: rows edited, swapped, deleted or inserted, by their numbers.
 
     Args:
         entries: all of them, by their numbers.
@@ -101,7 +101,7 @@ def chain_problems(entries: Iterable[Entry], genesis: str, number: int, head: st
 
 
 def _deleted(start: int, stop: int) -> Iterator[str]:
-    """Tells of missing numbers; of the first and last, where they are many."""
+    """Names missing numbers; only the first and the last where they are many."""
     if stop - start > 20:
         yield f"entries {start} to {stop - 1} were deleted"
     else:
@@ -114,7 +114,7 @@ def _is_wrong(wrong: list[Entry], number: int) -> bool:
 
 def _place_of(entry: Entry, wrong: list[Entry]) -> int | None:
     """The number with which an entry's hash is right, of those whose own entries are wrong."""
-    if len(wrong) > _MOST_COMPARED:
+    if len(wrong) > _MAX_COMPARED:
         return None
     for other in wrong:
         number: int = other.row["number"]

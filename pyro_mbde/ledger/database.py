@@ -22,7 +22,7 @@ from pyro_mbde.ledger.errors import (
     NOT_WRITABLE,
     TRY_AGAIN,
     LedgerError,
-    Stage,
+    TransactionProgress,
     error_code,
     to_ledger_error,
     unusable,
@@ -31,7 +31,7 @@ from pyro_mbde.ledger.schema import NotALedgerError, newest_version, prepare, re
 
 Result = TypeVar("Result")
 
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 _OLDER = "an older release made it. Have its owner open it once with this release: pyro-mbde budget show does."
 #: Under what a connection notes which file it was opened on.
 _FILE = "file"
@@ -65,7 +65,7 @@ class Database:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is a file of SQLite's."""
+        """Whether it is an SQLite file."""
         return self._url.get_backend_name() == "sqlite"
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Database:
         Raises:
             LedgerError: the database cannot be read.
         """
-        with self._clear_errors(Stage()), self._own_engine().connect() as connection:
+        with self._clear_errors(TransactionProgress()), self._own_engine().connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():
@@ -98,17 +98,17 @@ class Database:
         Raises:
             LedgerError: the database cannot be written.
         """
-        for attempt in range(_MOST_TRIES):
-            stage = Stage(writes=True)
+        for attempt in range(_MAX_TRIES):
+            progress = TransactionProgress(writes=True)
             try:
-                with self._clear_errors(stage), self._own_engine().connect() as connection:
+                with self._clear_errors(progress), self._own_engine().connect() as connection:
                     with connection.execution_options(writes=True).begin():
                         result = work(connection)
                         self._check_file(connection)
-                        stage.commits = True
+                        progress.commits = True
                     return result
             except LedgerError as error:
-                if attempt == _MOST_TRIES - 1 or error_code(error.__cause__) not in TRY_AGAIN:
+                if attempt == _MAX_TRIES - 1 or error_code(error.__cause__) not in TRY_AGAIN:
                     raise
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
         raise AssertionError  # the last try raises or returns
@@ -144,7 +144,7 @@ class Database:
             raise
 
     def _leave_write_ahead(self) -> None:
-        """Gives a ledger of an older release a rollback journal, for good; others that have it open are in the way."""
+        """Gives a ledger of an older release a rollback journal permanently; waits for others that have it open."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -158,7 +158,7 @@ class Database:
                     connection.close()
             except (sqlite3.Error, SQLAlchemyError) as error:
                 if not (error_code(error).startswith("SQLITE_BUSY") and time.monotonic() < deadline):
-                    raise to_ledger_error(str(self), error, Stage()) from error
+                    raise to_ledger_error(str(self), error, TransactionProgress()) from error
                 time.sleep(random.uniform(0, 0.05))
 
     def _own_engine(self) -> Engine:
@@ -213,21 +213,21 @@ class Database:
         return engine
 
     @contextmanager
-    def _clear_errors(self, stage: Stage) -> Iterator[None]:
+    def _clear_errors(self, progress: TransactionProgress) -> Iterator[None]:
         try:
             yield
         except LedgerError as error:
-            if not stage.writes:
+            if not progress.writes:
                 raise
             raise LedgerError(f"{error} Nothing was charged.") from error.__cause__
         except IntegrityError as error:
-            raise to_ledger_error(str(self), error, stage) from None  # PostgreSQL's text shows the row
+            raise to_ledger_error(str(self), error, progress) from None  # PostgreSQL's text shows the row
         except (SQLAlchemyError, NotALedgerError, UnicodeError) as error:
-            raise to_ledger_error(str(self), error, stage) from error
+            raise to_ledger_error(str(self), error, progress) from error
 
 
 def _parse(path_or_url: str | os.PathLike[str]) -> URL:
-    """The URL of a database, of the kinds that are known; the text of a URL never gets into an error."""
+    """The URL of a database, of the kinds that are known; no error shows the text of a URL."""
     if not isinstance(path_or_url, str | os.PathLike):
         raise TypeError(message("path_or_url", "be a path or a URL", path_or_url))
     text = os.fspath(path_or_url)

@@ -1,4 +1,4 @@
-"""What goes wrong with the database of a ledger, in words, and what became of what was to be written."""
+"""Errors of the database of a ledger, in words, and whether the write took place."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class LedgerError(RuntimeError):
 
 
 @dataclass
-class Stage:
-    """How far a transaction came, which tells what an error in it leaves behind."""
+class TransactionProgress:
+    """How far a transaction came, which decides what an error in it leaves behind."""
 
     writes: bool = False
     commits: bool = False
@@ -91,20 +91,20 @@ def error_code(error: BaseException | None) -> str:
     return str(getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "")
 
 
-def to_ledger_error(place: str, error: BaseException, stage: Stage) -> LedgerError:
+def to_ledger_error(place: str, error: BaseException, progress: TransactionProgress) -> LedgerError:
     """Returns a database's error in words.
 
     Args:
         place: path or URL, without a password.
         error: of the database.
-        stage: how far the transaction came.
+        progress: how far the transaction came.
     """
     if isinstance(error, NotALedgerError):
         return unusable(place, f"{error}. It was left as it is.")
     code = error_code(error)
     detail = " ".join(str(getattr(error, "orig", None) or error).split())
     known = [(what, remedy) for beginnings, what, remedy in _TROUBLES if code.startswith(beginnings)]
-    what, remedy = detail, "See what verify() tells."
+    what, remedy = detail, "Run verify() for details."
     if known:
         what, remedy = known[0]
     elif isinstance(error, PoolTimeoutError):
@@ -115,17 +115,17 @@ def to_ledger_error(place: str, error: BaseException, stage: Stage) -> LedgerErr
         what, remedy = "its encoding lacks a character.", "Use a database in UTF-8."
     elif _is_lost(error):
         what, remedy = f"no connection, or it was lost: {detail}", "Check that the server runs."
-    return unusable(place, f"{what} {remedy} {_left_behind(error, stage)}".rstrip())
+    return unusable(place, f"{what} {remedy} {_left_behind(error, progress)}".rstrip())
 
 
-def _left_behind(error: BaseException, stage: Stage) -> str:
-    """What became of what was to be written."""
-    if not stage.writes:
+def _left_behind(error: BaseException, progress: TransactionProgress) -> str:
+    """Whether the write took place."""
+    if not progress.writes:
         return ""
     # What was written before its commit is rolled back; and so is it if the commit was answered by a refusal. A disk
     # that fails to sync may have the commit's last page.
     unsynced = error_code(error).startswith("SQLITE_IOERR") and error_code(error) != "SQLITE_IOERR_WRITE"
-    return _NOT_KNOWN if stage.commits and (_is_lost(error) or unsynced) else _NOTHING_LOST
+    return _NOT_KNOWN if progress.commits and (_is_lost(error) or unsynced) else _NOTHING_LOST
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -30,11 +30,11 @@ def create_private(path: str) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
-        return  # it is there, or SQLite will tell why it cannot be made
+        return  # it exists, or SQLite reports why it cannot be made
 
 
 def file_identity(path: str) -> tuple[int, int] | None:
-    """Returns what tells the file of a path from any other, or None if there is none."""
+    """Returns what identifies the file of a path, or None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -43,7 +43,7 @@ def file_identity(path: str) -> tuple[int, int] | None:
 
 
 def check_one_name(path: str) -> None:
-    """Refuses what is no file, or can be reached by another path too, under which its journal would not be found.
+    """Raises for what is not a file, or can be reached by another path too, under which its journal would not be found.
 
     Args:
         path: of the file; symbolic links are followed.
@@ -55,7 +55,7 @@ def check_one_name(path: str) -> None:
     try:
         found = os.stat(path)
     except OSError:
-        return  # SQLite will tell why it cannot be opened
+        return  # SQLite reports why it cannot be opened
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
         raise unusable(path, f"it is {kind}, no regular file. Name a file, which is made if there is none.")
@@ -74,7 +74,7 @@ def check_one_name(path: str) -> None:
 
 
 def _is_mounted(path: str) -> bool:
-    """Whether a file is a mount point, as in a container that was given it alone; Linux tells."""
+    """Whether a file is a mount point, as in a container that was given it alone; known on Linux only."""
     try:
         mounts = MOUNTS.read_bytes().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def needs_its_owner(path: str) -> bool:
 
 def set_up(connection: Any, record: object) -> None:
     """Sets up a connection of the sqlite3 module."""
-    connection.isolation_level = None  # transactions begin where they are told to, below
+    connection.isolation_level = None  # transactions begin in begin(), below
     # A damaged text must be readable, to be named.
     connection.text_factory = lambda content: content.decode("utf-8", "surrogateescape")
     cursor = connection.cursor()

@@ -1,4 +1,4 @@
-"""A ledger of privacy budgets: accounts, what draws were charged to them, and proof that nothing was changed since."""
+"""A ledger of privacy budgets: accounts, the draws charged to them, and proof that nothing was changed since."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyro_mbde._checks import check_count, check_number, message
 from pyro_mbde.ledger import schema
 from pyro_mbde.ledger.accounts import (
     DEFAULT_DELTA,
-    MOST_COUNTED,
+    MAX_COUNTED,
     Account,
     BudgetExceededError,
     Charge,
@@ -31,7 +31,7 @@ from pyro_mbde.ledger.arguments import check_fingerprint, check_guarantee, check
 from pyro_mbde.ledger.chain import Verification
 from pyro_mbde.ledger.database import Database
 from pyro_mbde.ledger.errors import LedgerError
-from pyro_mbde.ledger.refusals import beyond_limits, closed_or_elsewhere, other_density
+from pyro_mbde.ledger.refusals import beyond_limits, refusal_reason
 from pyro_mbde.ledger.rows import (
     account_charged_before,
     append,
@@ -62,11 +62,11 @@ class Ledger:
 
     A ledger is an SQLite file, or tables in a PostgreSQL database; any number of processes may use it at once. Charges
     are made one after the other, each wholly or not at all, and have reached the disk when :meth:`charge` returns.
-    Charge first, draw after: whoever is killed in between has paid for draws that nobody saw, never the reverse.
+    Charge first, draw after: a process that is killed in between has paid for draws that nobody saw, never the reverse.
 
-    What an account guarantees and why is told at :class:`Account`. A density is charged to one account alone. Rows are
+    :class:`Account` states what an account guarantees. A density is charged to one account alone. Rows are
     only ever added; triggers refuse to edit, delete or replace them, and each row (the opening of an account, a charge,
-    a closing) holds a SHA-256 of all that it tells and of the hash before it. There is one chain through the whole
+    a closing) holds a SHA-256 of its content and of the hash before it. There is one chain through the whole
     ledger rather than one for each account, so that an account deleted with all its charges is missed too, and so that
     one hash, :meth:`head`, stands for everything; in return charges to different accounts wait for one another, some
     milliseconds each. :meth:`verify` goes through the chain and names the rows that were edited, swapped, deleted or
@@ -78,10 +78,10 @@ class Ledger:
 
     Privacy:
         For the data owner and auditors. Guarantees, numbers of draws, purposes, names and times are public facts, and
-        so is all that a refusal tells; a purpose must not tell of the table. Fingerprints are salted by 128 random bits
-        that are kept in the model file and made afresh whenever a density is fitted or mollified: they, the hashes and
-        the head say nothing about the table to anyone without that file. Even so no error shows a fingerprint. Note the
-        head where auditors read it.
+        so is all that a refusal says; a purpose must not come from the table. Fingerprints are salted by 128 random
+        bits that are kept in the model file and generated whenever a density is fitted or mollified: they, the hashes
+        and the head say nothing about the table to anyone without that file. Even so no error shows a fingerprint. Note
+        the head where auditors read it.
 
     Args:
         path_or_url: path of a file, which is made if there is none, ``sqlite:///PATH``, or
@@ -93,8 +93,7 @@ class Ledger:
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range, or the URL is of another database.
+        ValueError: the URL is of another database.
         LedgerError: there is no database there, it holds something else, or a newer release made it; or its file has
             several hard links, or is mounted without its folder.
 
@@ -145,21 +144,21 @@ class Ledger:
         rule: str = "pure",
         certificate_delta: float | None = None,
     ) -> Account:
-        r"""Opens an account: a limit for good on what draws from one table cost together.
+        r"""Opens an account: a permanent limit on what draws from one table cost together.
 
-        Before anything is drawn one decides how draws are to be added up. The rule is for good, as it must not be
-        chosen by looking at draws (:class:`Account` has the proofs):
+        How draws are added up is decided before anything is drawn. The rule cannot change, as it must not be chosen by
+        looking at draws (proof: docs/proofs.md, *Accounts*):
 
-        - ``pure``: any number of fits, chosen as one goes; epsilons add up, and delta pays for certificates only. For
+        - ``pure``: any number of fits, chosen along the way; epsilons add up, and delta pays for certificates only. For
           few draws.
-        - ``zcdp``: any number of fits, chosen as one goes; the rho of zCDP adds up, converted at what certificates
+        - ``zcdp``: any number of fits, chosen along the way; the rho of zCDP adds up, converted at what certificates
           leave of delta. For many draws.
-        - ``iid``: any number of draws, asked for as one goes, of one fitted density; the exact curve of
-          :func:`~pyro_mbde.compose`. The cheapest for many draws, if one density will do.
+        - ``iid``: any number of draws, asked for along the way, of one fitted density; the exact curve of
+          :func:`~pyro_mbde.compose`. The cheapest for many draws, if one density is enough.
 
         Args:
-            name: what to call it; printable, at most 200 characters, and not to be taken for an account that is in the
-                ledger, open or closed. It is put into Unicode's form NFKC.
+            name: what to call it; printable, at most 200 characters, and unlike the name of any account in the ledger,
+                open or closed. It is put into Unicode's form NFKC.
             epsilon: of everything drawn, in nats; finite and above 0.
             delta: of everything drawn, in [0, 1); above 0 for ``zcdp`` and ``iid``. The default pays for a thousand
                 certificates of 1e-9; with 0, only densities without a certificate can be charged.
@@ -171,8 +170,7 @@ class Ledger:
             The account.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range, or an account has that name or one that looks like it.
+            ValueError: an account has that name or one that looks like it.
             LedgerError: the ledger cannot be written, or is not whole.
 
         Example:
@@ -203,10 +201,10 @@ class Ledger:
         return self._write(work)
 
     def close_account(self, name: str, *, who: str | None = None) -> Account:
-        """Closes an account that was opened by mistake: one without charges, for good.
+        """Closes an account that was opened by mistake, one without charges, permanently.
 
         The chain keeps its opening and its closing, and nothing can be charged to it any more. Its name is not used
-        again: who noted its limit must never find another one under that name. An account with charges stays open, as
+        again, so that it never stands for a second limit. An account with charges stays open, as
         what was charged does.
 
         Args:
@@ -217,7 +215,6 @@ class Ledger:
             The account.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
             ValueError: there is no such account, it is closed, or it was charged.
             LedgerError: the ledger cannot be written, or is not whole.
         """
@@ -270,13 +267,12 @@ class Ledger:
             BudgetExceededError: the account cannot bear it, or is closed; the density was charged to another account
                 before; or the account is for draws of one density (``iid``), and another, or another guarantee, was
                 asked for.
-            TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range, or there is no such account.
+            ValueError: there is no such account.
             LedgerError: the ledger cannot be written, is not whole, or its account was tampered with.
         """
         guarantee = check_guarantee(guarantee)
         num_draws = check_count("num_draws", num_draws)
-        check_number("num_draws", num_draws, f"be at most {MOST_COUNTED:,}", lambda value: value <= MOST_COUNTED)
+        check_number("num_draws", num_draws, f"be at most {MAX_COUNTED:,}", lambda value: value <= MAX_COUNTED)
         fingerprint = check_fingerprint(fingerprint)
         purpose, who = check_text("purpose", purpose), user_name(who)
         check_text("account_name", account_name)
@@ -286,7 +282,7 @@ class Ledger:
             account = read_account(connection, account_name)
             before = read_tallies(connection, account.name)
             other = account_charged_before(connection, account.name, fingerprint)
-            if refusal := closed_or_elsewhere(account, other) or other_density(account, before, asked):
+            if refusal := refusal_reason(account, before, asked, other):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
@@ -348,7 +344,7 @@ class Ledger:
     def spent(self, name: str) -> TotalCost:
         """Returns what was charged to an account, added up by its rule.
 
-        What holds whatever is looked at is the account's own epsilon and delta; this tells how much of them is used.
+        The guarantee is the account's own epsilon and delta, whatever is looked at; this is how much of them is used.
         Under ``zcdp`` and ``iid`` its delta is all of the account's, from the first draw on.
 
         Args:
@@ -375,8 +371,7 @@ class Ledger:
             The largest number that :meth:`charge` would accept now, 0 if none; never more than 10^12.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range, or there is no account of that name.
+            ValueError: there is no account of that name.
             LedgerError: the ledger cannot be read.
         """
         check_text("name", name)
@@ -385,9 +380,10 @@ class Ledger:
         def work(connection: Connection) -> int:
             account = read_account(connection, name)
             other = account_charged_before(connection, account.name, fingerprint)
-            if closed_or_elsewhere(account, other):
+            tallies = read_tallies(connection, account.name)
+            if refusal_reason(account, tallies, Tally(fingerprint, guarantee, 0), other):
                 return 0
-            return affordable_draws(account, read_tallies(connection, account.name), guarantee, fingerprint)
+            return affordable_draws(account, tallies, guarantee, fingerprint)
 
         return self._database.read(work)
 
@@ -418,7 +414,7 @@ class Ledger:
         return str(self._database.read(lambda connection: read_head(connection)["hash"]))
 
     def verify(self, expected_head: str | None = None) -> Verification:
-        """Goes through the whole ledger and tells what was changed since it was written.
+        """Goes through the whole ledger and reports what was changed since it was written.
 
         Found and named are rows edited, swapped, deleted or inserted, accounts edited, sums that differ from the
         charges, charges beyond a limit, densities that were charged to several accounts, triggers that are missing or

@@ -1,4 +1,4 @@
-"""Why an account refuses a charge: public numbers only, and the one that stands in the way is named."""
+"""Why an account refuses a charge: public numbers only, and which of them is exceeded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pyro_mbde.privacy.accounting import exact_decimal, to_float
 from pyro_mbde.privacy.guarantee import Guarantee
 
 _NOTHING = "Nothing was charged, and nothing may be drawn."
-#: Of an account's epsilon, a share that is called nothing.
+#: Share of an account's epsilon that counts as nothing.
 _NO_EPSILON = 1e-6
 _HALVINGS = 60
 
 
 def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
-    """Returns why draws go beyond an account's delta or epsilon, whichever it is, and what it bears in their place.
+    """Returns why draws exceed an account's delta or epsilon, and what it would bear.
 
     Args:
         account: which cannot bear them.
@@ -56,7 +56,7 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
 
 
 def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
-    """Which density, fitted anew, an account still bears a draw of."""
+    """Which density an account could still bear a draw of, if it were fitted again."""
     row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
     if asked.guarantee.delta == 0:
         return f"{row}."
@@ -108,11 +108,13 @@ def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: fl
     return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 
-def closed_or_elsewhere(account: Account, other: str | None) -> str:
-    """Returns why an account cannot be charged for a density at all, or nothing.
+def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, other: str | None) -> str:
+    """Returns why an account cannot be charged for a density at all; empty if it can.
 
     Args:
-        account: any.
+        account: the account.
+        tallies: what it has paid for.
+        asked: the draws.
         other: name of another account that the density was charged to, if any.
     """
     if account.closed is not None:
@@ -122,17 +124,6 @@ def closed_or_elsewhere(account: Account, other: str | None) -> str:
         constraint = f"be the only account that bears this density, and {other!r} bears it already"
         remedy = "What its rows cost adds up in one account alone."
         return message("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
-    return ""
-
-
-def other_density(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
-    """Returns why an account for draws of one density does not bear these, or nothing.
-
-    Args:
-        account: any.
-        tallies: what it has paid for.
-        asked: the draws.
-    """
     if account.rule != "iid":
         return ""
     remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."

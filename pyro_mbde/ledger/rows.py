@@ -35,7 +35,7 @@ def _first_row(connection: Connection, query: Select[Any]) -> dict[str, Any] | N
 
 
 def read_head(connection: Connection, *, lock: bool = False) -> dict[str, Any]:
-    """Reads the end of the chain; if it is locked, nobody else can move it until the transaction ends."""
+    """Reads the end of the chain; if locked, it cannot be moved by others until the transaction ends."""
     query = select(schema.heads)
     row = _first_row(connection, query.with_for_update() if lock else query)
     if row is None:
@@ -44,20 +44,20 @@ def read_head(connection: Connection, *, lock: bool = False) -> dict[str, Any]:
 
 
 def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
-    """Refuses to go on where the end of the chain is not what the head tells."""
+    """Raises if the end of the chain does not agree with the head."""
     if head["number"] == 0:
         return
     for kind, table in schema.ENTRIES.items():
         row = _first_row(connection, select(table).where(table.c.number == head["number"]))
         if row is not None and row["hash"] == head["hash"] == entry_hash(kind, row):
             return
-    raise LedgerError("The ledger's last row was tampered with. See what verify() tells.")
+    raise LedgerError("The ledger's last row was tampered with. Run verify() for details.")
 
 
 def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
-    """Refuses to charge where entries or sums are lost, as in a file that was moved away from an interrupted commit.
+    """Raises if entries or sums are lost, as in a file that was moved away from an interrupted commit.
 
-    It reads all charges: once for a ledger that is opened, before its first charge.
+    Reads all charges: once for each opened ledger, before its first charge.
     """
     whole = connection.dialect.name != "sqlite" or connection.scalar(text("PRAGMA quick_check(1)")) == "ok"
     counts = (connection.scalar(select(func.count()).select_from(table)) for table in schema.ENTRIES.values())
@@ -70,7 +70,7 @@ def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
     if not whole or counted != head["number"] or any(differ):
         raise LedgerError(
             "The ledger is damaged or was tampered with: it has lost entries, or its sums are not those of its "
-            "charges. See what verify() tells, and restore it from a copy."
+            "charges. Run verify() for details, and restore it from a copy."
         )
 
 
@@ -84,10 +84,10 @@ def append(connection: Connection, head: Mapping[str, Any], kind: str, row: dict
 
 
 def check_new(connection: Connection, name: str) -> None:
-    """Raises ValueError if an account has that name, or one that people would take for it."""
+    """Raises ValueError if an account has that name or one that looks like it."""
     names = account_names(connection)
     if name in names:
-        remedy = "Accounts are for good, closed ones too: who noted a limit must never find another under its name."
+        remedy = "Accounts are permanent, closed ones too: a name must never stand for a second limit."
         raise ValueError(message("name", "be new to the ledger", name, f"{remedy} Choose another name."))
     other = find_look_alike(name, names)
     if other is not None:
@@ -120,9 +120,9 @@ def read_accounts(connection: Connection) -> list[Account]:
 
 
 def to_account(row: Mapping[str, Any]) -> Account:
-    """Returns the account that a row tells of, or raises LedgerError if it was tampered with."""
+    """Returns the account of a row, or raises LedgerError if it was tampered with."""
     if entry_hash("account", row) != row["hash"]:
-        raise LedgerError(f"Account {row['name']!r} was tampered with. See what verify() tells.")
+        raise LedgerError(f"Account {row['name']!r} was tampered with. Run verify() for details.")
     opened, closed = datetime.fromisoformat(row["opened"]), row.get("closed")
     closed = None if closed is None else datetime.fromisoformat(closed)
     return Account(row["name"], row["epsilon"], row["delta"], row["rule"], row["certificate_delta"], opened, closed)
@@ -135,9 +135,9 @@ _accounts = select(schema.accounts, schema.closings.c.closed).outerjoin(
 
 
 def to_charge(row: Mapping[str, Any]) -> Charge:
-    """Returns the charge that a row tells of, or raises LedgerError if it was tampered with."""
+    """Returns the charge of a row, or raises LedgerError if it was tampered with."""
     if entry_hash("charge", row) != row["hash"]:
-        raise LedgerError(f"Charge {row['number']} was tampered with. See what verify() tells.")
+        raise LedgerError(f"Charge {row['number']} was tampered with. Run verify() for details.")
     when = datetime.fromisoformat(row["charged"])
     tally = to_tally(row)
     return Charge(
@@ -146,7 +146,7 @@ def to_charge(row: Mapping[str, Any]) -> Charge:
 
 
 def to_tally(row: Mapping[str, Any]) -> Tally:
-    """Returns the draws that a charge or a sum tells of."""
+    """Returns the draws of a charge or a sum."""
     return Tally(row["fingerprint"], Guarantee(row["epsilon"], row["delta"], row["log_ratio_range"]), row["num_draws"])
 
 
@@ -156,7 +156,7 @@ def read_tallies(connection: Connection, name: str) -> list[Tally]:
     try:
         return [to_tally(row) for row in read_rows(connection, query)]
     except (TypeError, ValueError) as error:
-        raise LedgerError(f"The sums of account {name!r} were tampered with. See what verify() tells.") from error
+        raise LedgerError(f"The sums of account {name!r} were tampered with. Run verify() for details.") from error
 
 
 def account_charged_before(connection: Connection, name: str, fingerprint: str) -> str | None:
@@ -185,4 +185,4 @@ def write_tally(connection: Connection, density: dict[str, Any], num_draws: int,
         return
     same = [table.c[name] == value for name, value in density.items()]
     if connection.execute(update(table).where(*same).values(num_draws=num_draws)).rowcount != 1:
-        raise LedgerError(f"The sums of account {density['account']!r} were tampered with. See what verify() tells.")
+        raise LedgerError(f"The sums of account {density['account']!r} were tampered with. Run verify() for details.")

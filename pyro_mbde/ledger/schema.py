@@ -29,7 +29,7 @@ from pyro_mbde.ledger.chain import entry_hash
 
 metadata = MetaData()
 
-#: In SQLite the rowid itself (of 64 bits), lest a row be replaced by a rowid of its own.
+#: In SQLite the rowid itself (64 bits), so that a row cannot be replaced through a separate rowid.
 _ENTRY_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
 
 #: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
@@ -123,8 +123,8 @@ _FORBIDDEN: dict[str, dict[str, str]] = {
         "DELETE": "",
     },
 }
-#: Rows in whose stead SQLite's INSERT OR REPLACE would put another, without a call of the trigger on deletions.
-#: PostgreSQL knows no such thing: there keys refuse an INSERT, and ON CONFLICT DO UPDATE is an update.
+#: Rows that SQLite's INSERT OR REPLACE would replace without calling the trigger on deletions.
+#: PostgreSQL has no such statement: keys refuse an INSERT, and ON CONFLICT DO UPDATE is an update.
 _REPLACED: dict[str, str] = {
     "mbde_accounts": "number = NEW.number OR name = NEW.name",
     "mbde_charges": "number = NEW.number",
@@ -174,7 +174,7 @@ def read_version(connection: Connection) -> int:
     row = connection.execute(text(f"SELECT * FROM {heads.name}")).mappings().first()
     version = row.get("version") if row is not None else None
     if not isinstance(version, int) or version < 1:
-        raise NotALedgerError(f"its table {heads.name} tells no version: it is another program's, or damaged")
+        raise NotALedgerError(f"its table {heads.name} has no version: it is another program's, or damaged")
     if version > newest_version():
         raise NotALedgerError(
             f"a newer release of pyro_mbde wrote it, in version {version}, and this one reads up to "
@@ -251,12 +251,16 @@ def trigger_problems(connection: Connection) -> Iterator[str]:
             yield f"the trigger {name}, which prevents changes to rows, is missing"
             continue
         found, body = present[name]
-        same = _plain(found) == _plain(statement) and body == _POSTGRESQL_BODY if postgresql else found == statement
+        same = (
+            _normalised(found) == _normalised(statement) and body == _POSTGRESQL_BODY
+            if postgresql
+            else found == statement
+        )
         if not same:
             yield f"the trigger {name}, which prevents changes to rows, was altered"
 
 
-def _plain(statement: str) -> str:
+def _normalised(statement: str) -> str:
     """A statement without blanks, parentheses and letter case: PostgreSQL adds its own."""
     return re.sub(r"[\s()]+", "", statement).lower()
 

@@ -1,4 +1,4 @@
-"""A look through a whole ledger for what was changed since it was written."""
+"""The verification of a whole ledger: what was changed since it was written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Firsts = dict[tuple[str, str, Guarantee], int]
 def verify(connection: Connection, expected_head: str | None) -> Verification:
     """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
     problems: list[str] = []
-    triggers: list[str] = []  # told after the entries, which are what somebody changed
+    triggers: list[str] = []  # reported after the entries, which are what somebody changed
     sums: Sums = {}
     firsts: Firsts = {}
     head = read_head(connection)
@@ -33,7 +33,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
     seen, num_charges = expected_head in (None, genesis), 0
 
     def look(entries: Iterator[Entry]) -> Iterator[Entry]:
-        """Notes what entries tell on their way to the chain's check."""
+        """Collects draws from entries on their way to the check of the chain."""
         nonlocal seen, num_charges
         for entry in entries:
             row = entry.row
@@ -45,7 +45,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
                     _add(sums.setdefault(row["account"], {}), tally)
                     firsts.setdefault((row["account"], *tally[:2]), row["number"])
                 except (TypeError, ValueError):
-                    problems.append(f"{entry} tells of no charge that can be")
+                    problems.append(f"{entry} is not a possible charge")
             yield entry
 
     try:
@@ -109,19 +109,19 @@ def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Ite
                 first = firsts.get((row["name"], *density))
                 which = "a density that no charge names" if first is None else f"the density of entry {first}"
                 yield (
-                    f"the sum of account {row['name']!r} tells of {noted.get(density, 0)} draws of {which}, its "
-                    f"charges of {charged.get(density, 0)}"
+                    f"the sum of account {row['name']!r} has {noted.get(density, 0)} draws of {which}, its "
+                    f"charges have {charged.get(density, 0)}"
                 )
         try:
             account = to_account(row)
         except (LedgerError, ValueError, TypeError):
-            continue  # which the chain has told
+            continue  # reported by the chain
         if not is_affordable(account, [Tally(*density, number) for density, number in charged.items()]):
             yield f"charges to account {row['name']!r} exceed its limits, from {_first_beyond(connection, account)} on"
 
 
 def _shared_densities(firsts: Firsts) -> Iterator[str]:
-    """Tells of densities that were charged to several accounts: what two accounts guarantee adds up beyond either."""
+    """Names densities that were charged to several accounts: what two accounts guarantee adds up beyond either."""
     places: dict[str, dict[str, int]] = {}
     for (account, fingerprint, _), number in firsts.items():
         numbers = places.setdefault(fingerprint, {})

@@ -1,4 +1,4 @@
-"""The card of a release: what is promised of its rows, and what is not. Public facts alone."""
+"""The card of a release: what is guaranteed of its rows, and what is not. Public facts only."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import shown
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.randomness import draws_by_inversion
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON
-from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card_words import (
     base_in_words,
     base_units,
@@ -29,27 +29,29 @@ from pyro_mbde.releases.card_words import (
     short_number,
 )
 from pyro_mbde.releases.columns import ReleasedColumn, readable
+from pyro_mbde.sampling.plan import DrawPlan
 from pyro_mbde.serialization import encode
+from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
-#: Of the numbers of a list that is longer, a page shows this many.
-_MOST_SHOWN = 8
+#: Numbers of a list that a page shows at most.
+_MAX_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
 
 _PROTECTS = (
-    "The whole table. Not one record but every group of records, of any size, everyone in it included: for any two "
-    "tables whatsoever, the probabilities of the rows handed out differ by no more than the factor stated."
+    "The whole table: not only single records, but every group of records, of any size, up to all of them. For any two "
+    "tables, the probabilities of the released rows differ by at most the factor stated."
 )
 _LIMITS = [
-    "That the rows are true of anybody, or accurate. They are drawn from a density that the promise keeps from "
-    "following the table closely.",
-    "That no row resembles a real record. Rows are drawn afresh, and may do so by chance.",
-    "Anything about what else was published of the same table, unless it was charged to the same account.",
-    "Protection of what the owner fixed publicly beforehand: the base, its ranges, the columns, the budget. Had any of "
-    "it been chosen by looking at the table, the promise would be void.",
-    "Protection of what follows from how the world is: where the base alone supports a conclusion, so do the rows.",
+    "That the rows are accurate, or true of any person. The guarantee does not let their density follow the table "
+    "closely.",
+    "That no row resembles a real record. A row may do so by chance.",
+    "Anything about other releases from the same table, unless they were charged to the same account.",
+    "Protection of what the owner chose publicly beforehand: the base, its ranges, the columns, the budget. If any of "
+    "it was chosen by looking at the table, the guarantee is void.",
+    "Protection from conclusions that do not need the table: what the base alone supports, the rows support too.",
 ]
 _REFERENCES = [
     "H. Husain, Z. Cranko, R. Nock. Integral Privacy for Sampling from Mollifier Densities with Approximation "
@@ -58,7 +60,7 @@ _REFERENCES = [
     "M. Bun, T. Steinke. Concentrated Differential Privacy. 2016. (zCDP)",
     "J. Dong, D. Durfee, R. Rogers. Optimal Differential Privacy Composition for Exponential Mechanisms. 2020. (the "
     "exact curve of several draws)",
-    "J. Awan, V. Rao. Privacy-Aware Rejection Sampling. 2021. (what the time of a draw tells)",
+    "J. Awan, V. Rao. Privacy-Aware Rejection Sampling. 2021. (what the time of a draw reveals)",
 ]
 
 
@@ -67,11 +69,10 @@ def make_card(
     *,
     num_rows: int,
     columns: Sequence[ReleasedColumn],
-    guarantee: Guarantee,
+    plan: DrawPlan,
     cost: TotalCost,
     account: Account,
     spent: TotalCost,
-    draws: dict[str, Any],
     date: str,
     version: str,
     purpose: str = "",
@@ -81,8 +82,8 @@ def make_card(
 ) -> dict[str, Any]:
     """Returns the card of a release as plain dicts, lists, numbers and text.
 
-    Nothing in it comes from the rows or from what was fitted: of the density it takes the base, the bounds of the tilt
-    and the tolerance of the certificate, all fixed beforehand.
+    Nothing in it comes from the rows or from what was fitted: of the density it uses the base, the bounds of the tilt
+    and the tolerance of the certificate, all public.
 
     Privacy:
         For release.
@@ -91,22 +92,21 @@ def make_card(
         q: the fitted density.
         num_rows: number of rows.
         columns: of the rows.
-        guarantee: of one row.
+        plan: how rows are drawn.
         cost: of this release, taken alone.
         account: the account that paid: name, rule, epsilon and delta.
         spent: of the account, this release included.
-        draws: how the rows are drawn, as text and numbers.
         date: day of the release.
         version: of the library.
-        purpose: what the rows are for, as the owner puts it.
+        purpose: what the rows are for, in the words of the owner.
         who: who releases them; on the card only if given.
         test_only: whether the rows come from a seed.
         in_table_units: whether a schema brings the rows from the base's units into the table's.
     """
-    bounds, certificate = q.bounds, q.certificate
+    bounds, certificate, guarantee = q.bounds, q.certificate, plan.guarantee
     if certificate is not None and guarantee != calibrated_guarantee(bounds, certificate):
-        certificate = None  # it does not hold here, or chains of fixed length do not need it
-    # What holds of everything together, however later releases are chosen, is the limit, not what is spent so far.
+        certificate = None  # it has lapsed, or fresh chains do not need it
+    # However later releases are chosen, everything together is bounded by the limit, not by what is spent so far.
     limit = TotalCost(account.epsilon, account.delta, account.rule)
     rows = "1 row" if num_rows == 1 else f"{num_rows:,} rows"
     return {
@@ -137,15 +137,15 @@ def make_card(
         "likeness": likeness(
             guarantee,
             skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
-            num_steps=draws.get("num_steps"),
+            fresh_chains=plan.method == "fresh chains",
             where=base_in_words(q.base, columns),
         ),
         "meaning": _meaning(rows, cost),
         "examples": [_example(rows, cost), _example("All that the account may ever pay for", limit)],
-        "does_not_promise": _limits(draws),
+        "does_not_promise": _limits(plan),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
-            "base": _plain(encode(q.base)),
+            "base": json_values(encode(q.base)),
             "base_text": base_text(q.base),
             "base_units": base_units(columns) if in_table_units else "",
             "tilt_low": bounds.low,
@@ -154,14 +154,14 @@ def make_card(
             "skew": _skew(bounds.low, bounds.high, 0.0 if certificate is None else certificate.tolerance),
             "tolerance": None if certificate is None else certificate.tolerance,
         },
-        "draws": draws,
+        "draws": _draws(plan, q.base, test_only),
         "software": {"name": "pyro_mbde", "version": version},
         "references": list(_REFERENCES),
     }
 
 
 def _skew(low: float, high: float, tolerance: float) -> float:
-    """Where the interval of log q/q0 lies, to 12 digits: as it was asked for, up to rounding."""
+    """Where the interval of log q/q0 lies, to 12 digits, which removes rounding."""
     width = high - low + 2 * tolerance
     return float(f"{(tolerance - low) / width:.12g}") if width > 0 else 0.5
 
@@ -172,13 +172,13 @@ def card_json(card: dict[str, Any]) -> bytes:
 
 
 def card_page(card: dict[str, Any]) -> bytes:
-    """Returns a card as one web page that needs nothing else."""
+    """Returns a card as one self-contained web page."""
     return templates().get_template("card.html.j2").render(card=card).encode()
 
 
 @cache
 def templates() -> jinja2.Environment:
-    """Returns what pages are made with: everything put into them is escaped, and what is missing raises."""
+    """Returns the environment of the pages: every value is escaped, and a missing one raises."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pyro_mbde.releases"),
         autoescape=True,
@@ -199,113 +199,114 @@ def base_text(base: Distribution) -> str:
         >>> base_text(torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)))
         'Normal(loc=0, scale=1)'
     """
-    return _text(_plain(encode(base)))
+    return _text(json_values(encode(base)))
 
 
 def _text(node: Any) -> str:
     if isinstance(node, dict):
         kind = str(node.get("distribution", node.get("transform"))).partition(".")[2].removeprefix("Closed")
         arguments = node["arguments"]
-        if kind == "Independent":  # which says of a distribution that its numbers make one row
+        if kind == "Independent":  # which only says which numbers make one row
             return _text(arguments["base_distribution"])
         return (
             f"{kind}({', '.join(f'{name}={_text(value)}' for name, value in arguments.items() if value is not None)})"
         )
     if isinstance(node, list):
-        first = [_text(item) for item in node[:_MOST_SHOWN]]
-        more = [f"… {len(node) - _MOST_SHOWN} more"] if len(node) > _MOST_SHOWN else []
+        first = [_text(item) for item in node[:_MAX_SHOWN]]
+        more = [f"… {len(node) - _MAX_SHOWN} more"] if len(node) > _MAX_SHOWN else []
         return f"[{', '.join(first + more)}]"
     return shown(node) if isinstance(node, float) else str(node)
 
 
-def _plain(node: Any) -> Any:
-    """An encoded distribution with its tensors as lists of numbers, for JSON."""
-    if isinstance(node, dict):
-        return {key: _plain(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_plain(value) for value in node]
+def json_values(node: Any) -> Any:
+    """Returns dicts, lists, tuples and tensors as dicts, lists and numbers of JSON; named tuples as dicts."""
     if isinstance(node, Tensor):
         if node.dim():
-            return [_plain(item) for item in node]
-        if not node.is_floating_point():
-            return node.item()
-        number = readable(node)
+            return [json_values(item) for item in node]
+        number = readable(node) if node.is_floating_point() else node.item()
         return number if math.isfinite(number) else str(number)
-    return node
+    if hasattr(node, "_asdict"):
+        node = node._asdict()
+    if isinstance(node, dict):
+        return {key: json_values(value) for key, value in node.items()}
+    return [json_values(item) for item in node] if isinstance(node, list | tuple) else node
 
 
 def _total(total: TotalCost) -> dict[str, Any]:
     return {"epsilon": total.epsilon, "delta": total.delta, "rule": total.rule}
 
 
-def likelier(chance: float, epsilon: float, delta: float) -> float:
-    r"""Returns how likely a decision may become that has a given chance under another table.
-
-    Both :math:`p' \le e^{\epsilon} p + \delta` and, of the contrary, :math:`1 - p \le e^{\epsilon} (1 - p') + \delta`.
-
-    Args:
-        chance: p, in [0, 1].
-        epsilon: in nats.
-        delta: in [0, 1).
-
-    Example:
-        >>> round(likelier(0.1, 1.0, 0.0), 3), round(likelier(0.1, 10.0, 0.0), 5)
-        (0.272, 0.99996)
-    """
-    return min(chance * _factor(epsilon) + delta, 1 - (1 - chance - delta) / _factor(epsilon), 1.0)
-
-
-def rarer(chance: float, epsilon: float, delta: float) -> float:
-    """Returns how unlikely a decision may become that has a given chance under another table; as :func:`likelier`.
-
-    Args:
-        chance: in [0, 1].
-        epsilon: in nats.
-        delta: in [0, 1).
-    """
-    return max((chance - delta) / _factor(epsilon), 1 - (1 - chance) * _factor(epsilon) - delta, 0.0)
-
-
-def _factor(epsilon: float) -> float:
-    return math.exp(min(epsilon, 700.0))
-
-
 def _example(what: str, total: TotalCost) -> dict[str, Any]:
+    at_least, at_most = post_processing_bounds(_EXAMPLE_CHANCE, total.epsilon, total.delta)
     return {
         "what": what,
         "epsilon": total.epsilon,
         "chance": _EXAMPLE_CHANCE,
-        "at_most": likelier(_EXAMPLE_CHANCE, total.epsilon, total.delta),
-        "at_least": rarer(_EXAMPLE_CHANCE, total.epsilon, total.delta),
+        "at_most": at_most,
+        "at_least": at_least,
     }
 
 
 def _meaning(rows: str, cost: TotalCost) -> list[str]:
-    factor = round_up(_factor(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    factor = (
+        round_up(math.exp(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    )
     but = f", except with probability {round_up(cost.delta)}" if cost.delta > 0 else ""
     what = "this row" if rows == "1 row" else f"these {rows} together"
     meaning = [
-        "Say you are a patient, and the table that the rows were made from holds your record, and perhaps your "
-        "family's. Whatever anybody concludes from the rows, and does about you, would have been nearly as likely had "
-        "the table been any other: without you, without your family, or another clinic's.",
-        f"How nearly, ε says: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
+        "Suppose you are a patient, and the table behind these rows holds your record, and perhaps your family's. "
+        "Whatever anybody concludes from the rows, and does about you, would have been nearly as likely with any other "
+        "table: one without you, without your family, or from another clinic.",
+        f"ε says how nearly: within a factor of e^ε. For {what}, ε = {round_up(cost.epsilon)}: at most {factor} "
         f"times as likely, and at least 1/{factor} times{but}.",
     ]
-    if likelier(_EXAMPLE_CHANCE, cost.epsilon, cost.delta) >= likelier(_EXAMPLE_CHANCE, WEAK_EPSILON, 0.0):
-        meaning.append("With a factor this large, the promise rules out little: it is a weak one.")
+    _, at_most = post_processing_bounds(_EXAMPLE_CHANCE, cost.epsilon, cost.delta)
+    if at_most >= post_processing_bounds(_EXAMPLE_CHANCE, WEAK_EPSILON)[1]:
+        meaning.append("With a factor this large, the guarantee rules out little: it is weak.")
     return meaning
 
 
-def _limits(draws: dict[str, Any]) -> list[str]:
-    if draws["fixed_work"]:
+def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any]:
+    described: dict[str, Any] = {"fixed_work": plan.count is not None}
+    if plan.method == "fresh chains":
+        steps = "1 step" if plan.count == 1 else f"{plan.count} steps"
+        described["method"] = (
+            f"constant-time: last states of chains of {steps} from fresh draws of the base, whatever the table; within "
+            f"{plan.total_variation:.3g} of the density in total variation"
+        )
+        described["num_steps"] = plan.count
+    elif plan.method == "constant-time":
+        many = "1 proposal" if plan.count == 1 else f"{plan.count} proposals"
+        described["method"] = (
+            f"constant-time: rejection with {many} for every row, whatever the table; within 2^-53 of the density in "
+            f"total variation"
+        )
+        described["num_proposals"] = plan.count
+    else:
+        described["method"] = "exact: rejection, whose time is not covered"
+    if test_only:
+        randomness = "a fixed seed, for a test: not private"
+    elif draws_by_inversion(base):
+        randomness = "the operating system's cryptographic generator"
+    else:
+        randomness = (
+            "the operating system's cryptographic generator for acceptance; for proposals, PyTorch's generator, "
+            "whose whole state the system fills again before half of it is used on average, or for each row if a row "
+            "uses more"
+        )
+    return described | {"total_variation": plan.total_variation, "randomness": randomness}
+
+
+def _limits(plan: DrawPlan) -> list[str]:
+    if plan.count is not None:
         time = (
-            "That nothing is told by the time that the draws took to the last nanosecond. Their number of steps is "
-            "fixed; processors may still be slower with some numbers than with others."
+            "That the time of the draws reveals nothing at all. The number of steps does not depend on the table, but "
+            "a processor may be slower with some numbers than with others."
         )
     else:
-        time = "That nothing is told by the time that the draws took. It may depend on the table."
+        time = "That the time of the draws reveals nothing. It may depend on the table."
     return [
         *_LIMITS,
         time,
-        "That this card is true. It is the owner's word; their ledger can show that it was paid for.",
+        "That this card is true. It is the owner's statement; their ledger can show that the rows were paid for.",
     ]

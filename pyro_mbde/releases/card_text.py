@@ -1,4 +1,4 @@
-"""A card as text for a terminal: what its page says, section by section."""
+"""A card as text for a terminal, section by section as on its page."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     examples = card["examples"]
     yield ""
     yield from _wrap(
-        f"Say an insurer would turn you down with a chance of {percent(examples[0]['chance'])}, had the table been "
-        f"another. With this table, the chance is then"
+        f"Suppose an insurer would turn you down with probability {percent(examples[0]['chance'])} if the table were "
+        f"another. With this table, the probability is then"
     )
     yield from _table(
         ["seen", "ε", "at least", "at most"],
@@ -74,7 +74,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
             "This release, alone": f"{_cost(cost)} ({cost['rule']})",
             "Account": f"{account['name']}: ε = {short_number(account['epsilon'])}, "
             f"δ = {short_number(account['delta'])}, rule {account['rule']}",
-            "Spent with it": f"{_cost(spent)} ({spent['rule']})",
+            "Spent, with this release": f"{_cost(spent)} ({spent['rule']})",
             "Left": f"ε = {short_number(account['epsilon_left'])}",
             "Public base": density["base_text"],
             "Units of the base": density.get("base_units", ""),
@@ -109,7 +109,7 @@ def _wrap(text: str, mark: str = "") -> list[str]:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns side by side: numbers to the right, the first and the words of the last to the left."""
+    """Columns side by side: numbers aligned right, the first column and words aligned left."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(header))]
     for line in lines:

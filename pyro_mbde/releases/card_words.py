@@ -14,36 +14,36 @@ from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn
 
-#: Counted on the safe side for roundings, and for draws of fixed work, which are within 2^-53 of the density.
+#: Added to a distance: for rounding, and for constant-time draws, which are within 2^-53 of the density.
 _RESERVE = 1e-9
 
 
-def likeness(guarantee: Guarantee, *, skew: float | None, num_steps: int | None, where: str) -> dict[str, Any]:
+def likeness(guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, where: str) -> dict[str, Any]:
     r"""Returns how much of the rows is public base, whatever the table was.
 
-    By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of chains have a law whose ratio to the base is
-    in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R` (:func:`~pyro_mbde.sampling.fresh.fresh_guarantee`): that of a
-    calibrated density in the middle.
+    By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of fresh chains have a law whose ratio to the
+    base is in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R`
+    (:func:`~pyro_mbde.sampling.independence.fresh_guarantee`): as that of a calibrated density with skew 1/2.
 
     Privacy:
-        Public: it depends on nothing but its arguments, which are public.
+        Public: it depends on its arguments alone, which are public.
 
     Args:
         guarantee: of one row.
         skew: of a density whose certificate holds; ``None`` for an a-priori guarantee.
-        num_steps: of the chains that rows are last states of; ``None`` for draws of the density.
+        fresh_chains: whether rows are last states of fresh chains.
         where: what the base is, in words.
 
     Example:
-        >>> of = likeness(Guarantee(0.5, 1e-9), skew=0.3, num_steps=None, where="the public base")
+        >>> of = likeness(Guarantee(0.5, 1e-9), skew=0.3, fresh_chains=False, where="the public base")
         >>> of["of_100_rows"]
         89
         >>> print(of["text"])
         At ε = 0.5 a row, at least 89 of 100 such rows could as well have been drawn from the public base, whatever the
-        table was (but for a probability of 1e-9). So means, shares and correlations of these rows are not those of the
-        table.
+        table was (except with a probability of 1e-9). So means, shares and correlations of these rows are not those
+        of the table.
     """
-    if num_steps is not None:
+    if fresh_chains:
         distance = distance_from_base(guarantee.epsilon, 0.5)
     elif skew is not None and 0 <= skew <= 1:
         distance = distance_from_base(guarantee.epsilon, skew)
@@ -51,18 +51,18 @@ def likeness(guarantee: Guarantee, *, skew: float | None, num_steps: int | None,
         distance = distance_from_base(guarantee.epsilon, calibrated=False)
     distance = min(distance + _RESERVE, 1.0)
     of_100 = math.floor(100 * (1 - distance))
-    but = f" (but for a probability of {round_up(guarantee.delta)})" if guarantee.delta > 0 else ""
+    unless = f" (except with a probability of {round_up(guarantee.delta)})" if guarantee.delta > 0 else ""
     text = "Means, shares and correlations of these rows are not those of the table."
     if of_100 > 0:
         text = (
             f"At ε = {round_up(guarantee.epsilon)} a row, at least {of_100} of 100 such rows could as well have been "
-            f"drawn from {where}, whatever the table was{but}. So {text[0].lower()}{text[1:]}"
+            f"drawn from {where}, whatever the table was{unless}. So {text[0].lower()}{text[1:]}"
         )
     return {"of_100_rows": of_100, "largest_distance_from_base": float(f"{distance:.6g}"), "text": text}
 
 
 def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
-    """Returns what drawing from a base means, as far as a few words can say it.
+    """Returns what drawing from a base means, in a few words.
 
     Example:
         >>> from torch.distributions import Uniform
@@ -79,12 +79,12 @@ def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
 
 
 def base_units(columns: Sequence[ReleasedColumn]) -> str:
-    """Returns what the numbers of a base are that a schema made, where they are not those of the columns; else nothing.
+    """Returns the units of the base of a schema where they differ from those of the columns; else nothing.
 
     Example:
         >>> print(base_units([ReleasedColumn("visits", 0.0, 61.0, True, "log1p")]))
-        The base's numbers are those that columns are modelled in. A whole number n is spread over [n, n + 1): up to 62
-        stands for up to 61. Of visits, ln(1 + v) is modelled.
+        The base is in modelled units. A whole number n is spread over [n, n + 1): up to 62 stands for up to 61. Of
+        visits, ln(1 + v) is modelled.
     """
     parts = []
     whole = next((column for column in columns if column.whole), None)
@@ -96,7 +96,7 @@ def base_units(columns: Sequence[ReleasedColumn]) -> str:
     logarithms = [column.name for column in columns if column.scale == "log1p"]
     if logarithms:
         parts.append(f"Of {', '.join(logarithms)}, ln(1 + v) is modelled.")
-    return " ".join(["The base's numbers are those that columns are modelled in.", *parts]) if parts else ""
+    return " ".join(["The base is in modelled units.", *parts]) if parts else ""
 
 
 def column_values(column: Mapping[str, Any]) -> str:
@@ -114,7 +114,7 @@ def column_values(column: Mapping[str, Any]) -> str:
 
 
 def round_up(value: float, digits: int = 4) -> str:
-    """Returns a cost in a few digits, rounded up unless it is above the nearest by less than a share of 1e-12.
+    """Returns a cost in a few digits, rounded up, except where it exceeds the nearest by less than a share of 1e-12.
 
     Args:
         value: at least 0.
@@ -126,7 +126,7 @@ def round_up(value: float, digits: int = 4) -> str:
     """
     if value <= 0 or not math.isfinite(value):
         return f"{value:g}"
-    exact = Decimal(value * (1 - 1e-12))  # the last digits of a float are not worth one
+    exact = Decimal(value * (1 - 1e-12))  # rounding of floats does not raise a digit
     rounded = Context(prec=digits, rounding=ROUND_CEILING).plus(exact)
     return _shorter_exponent(f"{float(rounded):.15g}")
 

@@ -86,11 +86,11 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
 
     Args:
         q: the fitted density.
-        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema, the density's own or
-            this, tells names and ranges in the table's own units.
+        names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema, the density's or this one,
+            gives names and ranges in the table's units.
 
     Raises:
-        TypeError: ``names`` are no strings.
+        TypeError: ``names`` are not strings.
         ValueError: they do not fit the event shape, are not printable, or one occurs twice.
 
     Example:

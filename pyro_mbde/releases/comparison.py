@@ -133,7 +133,7 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
             :func:`~pyro_mbde.release`.
 
     Raises:
-        TypeError: ``columns`` are no names.
+        TypeError: ``columns`` are not names.
         ValueError: they do not fit the density.
     """
     named = released_columns(q, columns)

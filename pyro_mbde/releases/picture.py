@@ -12,7 +12,7 @@ from pyro_mbde.releases.comparison import Bars
 WIDTH, HEIGHT = 300, 120
 #: Bars of the table are cut off above 2.5 max(density, base): the tallest of those fills two fifths of a picture at
 #: least, so that a spike in the table does not flatten what the picture is about.
-_MOST_TALL = 2.5
+_MAX_HEIGHT = 2.5
 
 
 class Label(NamedTuple):
@@ -66,7 +66,7 @@ def picture(bars: Bars, *, whole: bool) -> Picture:
         name: [] if shares is None else [share / width for share, width in zip(shares, widths, strict=True)]
         for name, shares in (("table", bars.table), ("density", bars.density), ("base", bars.base))
     }
-    limit = _MOST_TALL * max(*heights["density"], *heights["base"])
+    limit = _MAX_HEIGHT * max(*heights["density"], *heights["base"])
     top = max(min(max([*heights["table"], 0.0]), limit), *heights["density"], *heights["base"])
     paths = {name: _path(bars.places, [min(height / top, 1.0) for height in of]) for name, of in heights.items()}
     if paths["table"]:  # filled, down to the foot

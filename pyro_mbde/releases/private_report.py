@@ -1,4 +1,4 @@
-"""What the owner may know of a fitted density, and nobody else."""
+"""A report on a fitted density for the owner of the table alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from pyro_mbde._checks import message
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
-from pyro_mbde.releases.card import templates
+from pyro_mbde.releases.card import json_values, templates
 from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
@@ -23,8 +23,8 @@ from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.mbde import RoundRecord
 
 PRIVATE = "PRIVATE - do not hand out"
-#: Pairs of columns that a page lists.
-_MOST_PAIRS = 20
+#: Pairs of columns that a page lists at most.
+_MAX_PAIRS = 20
 
 
 def private_report(
@@ -35,7 +35,7 @@ def private_report(
     columns: Sequence[str] | Schema | None = None,
     history: Sequence[RoundRecord] | None = None,
 ) -> dict[str, Any]:
-    """Tells the owner what rows will look like, beside the table and the base, and how the fit went.
+    """Returns how rows will look, beside the table and the base, and how the fit went.
 
     Total variation between table, density and base is of histograms, column by column and pair by pair, in the table's
     own units; as a page, with a picture of each column.
@@ -56,7 +56,6 @@ def private_report(
         The report.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
             columns do not fit.
 
@@ -85,7 +84,7 @@ def private_report(
     report: dict[str, Any] = {
         "notice": PRIVATE,
         "density": repr(q),
-        "comparison": _plain(comparison),
+        "comparison": json_values(comparison),
         "fit": {
             "acceptance_rate": q.acceptance_rate,
             "least_acceptance_rate": math.exp(-q.bounds.width),
@@ -125,13 +124,6 @@ def _fingerprint(q: MollifiedExpFamily) -> str | None:
         return None
 
 
-def _plain(value: Any) -> Any:
-    """Named tuples as dicts, other tuples as lists."""
-    if hasattr(value, "_asdict"):
-        return {key: _plain(item) for key, item in value._asdict().items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
 def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, Any]:
     """Average log-densities of the rows in the support; others, which have none, are counted."""
     with torch.no_grad():
@@ -157,7 +149,7 @@ def _page(report: dict[str, Any], comparison: Comparison) -> str:
         .render(
             report=report,
             pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
-            pairs=comparison.pairs[:_MOST_PAIRS],
+            pairs=comparison.pairs[:_MAX_PAIRS],
             with_table=bool(chances),
             chance=max(chances, default=None),
         )

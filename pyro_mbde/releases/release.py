@@ -1,4 +1,4 @@
-"""Paying for rows, drawing them, writing them down."""
+"""Paying for rows, drawing them, writing them to files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pandas as pd
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_count, check_flag, check_seed, message, shown
+from pyro_mbde._checks import check_seed, message, shown
 from pyro_mbde._version import __version__
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.randomness import draws_by_inversion
 from pyro_mbde.ledger.accounts import Account, Charge
 from pyro_mbde.ledger.ledger import Ledger
 from pyro_mbde.mcmc.chains import Chains
@@ -24,14 +23,13 @@ from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card import card_json, card_page, make_card
 from pyro_mbde.releases.columns import released_columns, schema_of, to_frame
 from pyro_mbde.releases.writing import ReleasePaths, encode_rows, release_paths, write_together
-from pyro_mbde.sampling.constant_time import check_work, fixed_num_proposals
-from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains, fresh_guarantee
-from pyro_mbde.sampling.independence import total_variation_bound
-from pyro_mbde.sampling.private import MOST_PROPOSALS, check_private_draws, private_draws
+from pyro_mbde.sampling.fresh import FreshDraws
+from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
+from pyro_mbde.sampling.private import draw_rows
 from pyro_mbde.tables.schema import Schema
 
-#: Of the columns of a release, one line shows this many.
-_MOST_SHOWN = 8
+#: Columns of a release that one line shows at most.
+_MAX_SHOWN = 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,10 +47,10 @@ class Release:
     charge: Charge
 
     def __repr__(self) -> str:
-        """Shows how many rows of what, and what they cost."""
+        """Shows rows, columns and cost."""
         count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
-        columns = ", ".join(map(str, self.rows.columns[:_MOST_SHOWN]))
-        more = f" and {len(self.rows.columns) - _MOST_SHOWN} more" if len(self.rows.columns) > _MOST_SHOWN else ""
+        columns = ", ".join(map(str, self.rows.columns[:_MAX_SHOWN]))
+        more = f" and {len(self.rows.columns) - _MAX_SHOWN} more" if len(self.rows.columns) > _MAX_SHOWN else ""
         rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
         return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
 
@@ -61,7 +59,7 @@ class UnwrittenReleaseError(OSError):
     """Rows were paid for and drawn, and could not be written.
 
     Attributes:
-        release: they are in here.
+        release: the rows, with their card and charge.
     """
 
     def __init__(self, text: str, release: Release) -> None:
@@ -69,7 +67,7 @@ class UnwrittenReleaseError(OSError):
         self.release = release
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Takes the rows along between processes."""
+        """Keeps the rows when pickled between processes."""
         return type(self), (str(self), self.release)
 
 
@@ -88,24 +86,24 @@ def release(
     seed: int | None = None,
     progress: bool = True,
 ) -> Release:
-    r"""Charges rows to an account, draws them, and writes them down with a card that says what is promised.
+    r"""Charges rows to an account, draws them, and writes them with a card that says what is guaranteed.
 
-    In this order: whatever can go wrong for public reasons is checked; the account is charged, or
-    ``BudgetExceededError`` is raised and nothing drawn; the card is made; the rows are drawn with randomness of the
-    operating system; all of it is written. So the card cannot depend on the rows, and whoever is interrupted has paid
+    In this order: everything that can fail for public reasons is checked; the account is charged, or
+    ``BudgetExceededError`` is raised and nothing is drawn; the card is made; the rows are drawn with randomness of the
+    operating system; all of it is written. So the card cannot depend on the rows, and an interrupted release has paid
     for rows that nobody saw, never the reverse.
 
     With a ``path`` of ``rows.csv`` the card goes to ``rows.card.json`` (for machines) and ``rows.card.html`` (for
-    people, one page that needs nothing else). The rows come last; if a file cannot be placed, those before it are taken
-    away again, and nothing is overwritten.
+    people, one self-contained page). The rows are written last; if a file cannot be placed, those before it are
+    removed, and nothing is overwritten.
 
     Privacy:
         Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, bounds,
         columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where they are
-        given. (The base of a posterior tells its observations, which must be public.) Nothing on it comes from what was
-        fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone. Whether
-        the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at all
-        must not be decided by looking at the density or the rows.
+        given. (The base of a posterior reveals its observations, which must be public.) Nothing on it comes from what
+        was fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone.
+        Whether the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at
+        all must not be decided by looking at the density or the rows.
 
     Args:
         q: a fitted density (:class:`~pyro_mbde.MBDE`, :class:`~pyro_mbde.LogRatio`) or an exact posterior
@@ -115,15 +113,15 @@ def release(
         account: name of the account to charge.
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
         purpose: what the rows are for; on the card and in the ledger. Nothing in it may come from the table.
-        who: who releases; on the card only if given, whomever the ledger notes.
+        who: who releases; on the card only if given; the ledger always notes a name.
         columns: names of the columns; ``None`` for ``x``, or ``x0``, ``x1`` and so on. A density over the base of a
             schema (:meth:`pyro_mbde.Schema.base`), as ``pyro-mbde fit`` writes it, knows its columns: leave this out,
             and rows come in the table's own units.
-        num_steps: ``None`` for draws of the density. A number hands out the last states of fresh chains of so many
-            steps instead (:func:`~pyro_mbde.fresh_chains`), at their own guarantee of epsilon 2R.
+        num_steps: ``None`` for draws of the density. With a number, the rows are last states of fresh chains of
+            that many steps (:func:`~pyro_mbde.fresh_chains`), whose guarantee is epsilon 2R.
         constant_time: whether every draw takes the same public number of proposals
-            (:func:`~pyro_mbde.sampling.constant_time.fixed_draws`); otherwise draws are exact and their time is not
-            covered.
+            (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`); otherwise draws are exact and their time is
+            not covered.
         seed: for tests only. The rows are not private then, and a warning and the card say so.
         progress: whether to show a progress bar when it takes more than a second.
 
@@ -155,27 +153,20 @@ def release(
         ((2, 1), {'epsilon': 2.0, 'delta': 0.0, 'rule': 'pure composition'}, 1.0)
     """
     _check_releasable(q)
-    num_draws = check_count("num_draws", num_draws)
-    if num_steps is None:
-        check_private_draws(q, num_draws, constant_time)
-    else:
-        num_steps = check_count("num_steps", num_steps, minimum=0)
-        check_work(num_draws, num_steps + 1, MOST_PROPOSALS)
-        check_flag("constant_time", constant_time)
+    plan = plan_draws(q, num_steps=num_steps, constant_time=constant_time)
+    num_draws = check_num_draws(q, plan, num_draws)
     check_seed(seed)
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
         if not isinstance(text, str):
             raise TypeError(message(name, "be a string", text))
     named, schema = released_columns(q, columns), schema_of(q, columns)
     paths = None if path is None else release_paths(path)
-    guarantee = q.guarantee if num_steps is None else fresh_guarantee(q.bounds)
     opened = ledger.account(account)
     facts: dict[str, Any] = {
         "num_rows": num_draws,
         "columns": named,
-        "guarantee": guarantee,
-        "cost": _cost(guarantee, num_draws, opened),
-        "draws": _describe_draws(q, num_steps, constant_time, seed),
+        "plan": plan,
+        "cost": _cost(plan.guarantee, num_draws, opened),
         "version": __version__,
         "purpose": purpose,
         "who": who,
@@ -186,33 +177,24 @@ def release(
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
     card_json(rehearsed)
     card_page(rehearsed)
-    charge = ledger.charge(account, guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
-    assert charge.spent is not None  # told by the charge itself: what was read after it might fail
+    charge = ledger.charge(account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
+    assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
-    values = _draw(q, num_draws, num_steps, constant_time, seed, progress)
+    values = _draw(q, plan, num_draws, seed, progress)
     released = Release(to_frame(values, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)
     return released
 
 
-def _draw(
-    q: MollifiedExpFamily,
-    num_draws: int,
-    num_steps: int | None,
-    constant_time: bool,
-    seed: int | None,
-    progress: bool,
-) -> Tensor:
-    """Draws rows that are paid for; without a progress bar where there is nothing to write one to."""
+def _draw(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, seed: int | None, progress: bool) -> Tensor:
+    """Draws rows that are paid for; without a progress bar where it cannot be written."""
     try:
-        if num_steps is None:
-            return private_draws(q, num_draws, constant_time=constant_time, seed=seed, progress=progress)
-        return fresh_chains(q, num_draws, num_steps, seed=seed, progress=progress).values
+        return draw_rows(q, plan, num_draws, seed=seed, progress=progress)
     except OSError:
         if not progress:
             raise
-        return _draw(q, num_draws, num_steps, constant_time, seed, progress=False)
+        return draw_rows(q, plan, num_draws, seed=seed, progress=False)
 
 
 def _write(paths: ReleasePaths, released: Release) -> None:
@@ -235,40 +217,6 @@ def _cost(guarantee: Guarantee, num_draws: int, account: Account) -> TotalCost:
     return compose(guarantee, num_draws, delta)
 
 
-def _describe_draws(
-    q: MollifiedExpFamily, num_steps: int | None, constant_time: bool, seed: int | None
-) -> dict[str, Any]:
-    if seed is not None:
-        randomness = "a fixed seed, for a test: not private"
-    elif draws_by_inversion(q.base):
-        randomness = "the operating system's cryptographic generator"
-    else:
-        randomness = (
-            "the operating system's cryptographic generator for what is accepted; for proposals, PyTorch's generator, "
-            "whose whole state the system fills again before half of it is used, at least for every row"
-        )
-    described: dict[str, Any] = {"fixed_work": num_steps is not None or constant_time}
-    if num_steps is not None:
-        distance = total_variation_bound(q.bounds, num_steps)
-        steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
-        described["method"] = (
-            f"last states of chains of {steps} from fresh draws of the base, the same work whatever the table; within "
-            f"{distance:.3g} of the density in total variation"
-        )
-        described |= {"num_steps": num_steps, "total_variation": distance}
-    elif constant_time:
-        num_proposals = fixed_num_proposals(q.bounds)
-        many = "1 proposal" if num_proposals == 1 else f"{num_proposals} proposals"
-        described["method"] = (
-            f"rejection with {many} for every row, whatever the table; within 2^-53 of the density in total variation"
-        )
-        described |= {"num_proposals": num_proposals, "total_variation": 2.0**-53}
-    else:
-        described["method"] = "exact, by rejection; the time taken is not covered"
-        described["total_variation"] = 0.0
-    return described | {"randomness": randomness}
-
-
 def _check_releasable(q: Any) -> None:
     """Raises, with the reason, for what may not be handed out or cannot be charged."""
     if isinstance(q, MollifiedExpFamily):
@@ -279,13 +227,13 @@ def _check_releasable(q: Any) -> None:
     kind = type(q).__name__
     if isinstance(q, Chains):
         reason = (
-            "A chain's states are not private, whatever the kernel: they tell of one another, of adaptation and of the "
-            "gradient. Pass the density itself; num_steps makes fresh chains and hands out their last states alone."
+            "A chain's states are not private, whatever the kernel: they depend on one another, on adaptation and on "
+            "the gradient. Pass the density itself; num_steps makes fresh chains and hands out their last states alone."
         )
     elif isinstance(q, FreshDraws):
         reason = "Draws are charged before they are made. Pass the density and num_steps."
     elif isinstance(q, Tensor | np.ndarray | pd.DataFrame | pd.Series | list | tuple | dict):
-        reason = "Of numbers nobody can tell what they were drawn from, or what that cost. Pass the density."
+        reason = "From numbers nobody can tell what they were drawn from, or what that cost. Pass the density."
     elif isinstance(q, Distribution):
         reason = "Its draws carry no integral-privacy guarantee: only a tilt with public bounds has one."
     elif hasattr(q, "mollify"):

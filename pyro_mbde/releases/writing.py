@@ -1,4 +1,4 @@
-"""The files of a release: all of them are there, or none, and nothing is overwritten."""
+"""The files of a release: all or none are written, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pandas as pd
 from pyro_mbde._checks import message
 from pyro_mbde.private_files import CARD_SUFFIXES
 
-#: In the name of a temporary file; and the age at which one that is there was left behind.
+#: Random bytes in the name of a temporary file; and the age from which one counts as left behind.
 _RANDOM_BYTES, _STALE_SECONDS = 8, 3600.0
 
 
@@ -42,10 +42,10 @@ def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
         path: of the rows, ending in ``.csv`` or ``.parquet``.
 
     Raises:
-        TypeError: it is no path.
+        TypeError: it is not a path.
         ValueError: it has another ending.
         FileExistsError: one of the files is there already.
-        FileNotFoundError: there is no such folder.
+        FileNotFoundError: its folder is missing.
         ImportError: the ending is ``.parquet`` and pyarrow is missing.
         OSError: the folder cannot be written to.
     """
@@ -115,9 +115,9 @@ def write_together(files: list[tuple[Path, bytes]]) -> None:
 
 
 def _remove_stale(target: Path) -> None:
-    """Removes temporary neighbours of ``target`` that a release which was killed has left, where none can be at work.
+    """Removes temporary neighbours of ``target`` left by a killed release, if they are old.
 
-    What is old enough belongs to nobody: a file is written within seconds, after its rows were drawn.
+    An old one belongs to no running release: a file is written within seconds, after its rows were drawn.
     """
     pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.tmp")
     with os.scandir(target.parent) as entries:

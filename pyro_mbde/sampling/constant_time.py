@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
 
@@ -18,10 +18,10 @@ _LOG_LARGEST_WEIGHT = -53 * math.log(2)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def fixed_num_proposals(bounds: Bounds) -> int:
-    r"""Returns the public number of proposals that makes draws of fixed work as good as exact.
+def constant_time_proposals(bounds: Bounds) -> int:
+    r"""Returns the public number of proposals that makes constant-time draws as good as exact ones.
 
-    The smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`: then the law of :func:`fixed_draws` is within
+    The smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`: then the law of :func:`constant_time_draws` is within
     :math:`2^{-53}` of the density's in total variation, whatever the table was.
 
     Args:
@@ -31,11 +31,10 @@ def fixed_num_proposals(bounds: Bounds) -> int:
         N, at least 1; about :math:`37 e^R` for a large R.
 
     Raises:
-        TypeError: a bound is not a number.
-        ValueError: R is below 0, or too large for floats.
+        ValueError: R is below 0 or above 700.
 
     Example:
-        >>> [fixed_num_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
+        >>> [constant_time_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
         [13, 40, 81, 429]
     """
     width = check_number("bounds.width", bounds.width, "be in [0, 700]", lambda value: 0 <= value <= 700)
@@ -46,7 +45,7 @@ def fixed_num_proposals(bounds: Bounds) -> int:
     return max(math.ceil(_LOG_LARGEST_WEIGHT / log_miss), 1)
 
 
-def fixed_draws(
+def constant_time_draws(
     source: RandomSource,
     tilt: Callable[[Tensor], Tensor],
     bounds: Bounds,
@@ -56,64 +55,38 @@ def fixed_draws(
     max_batch: int = 2**16,
     on_draws: Callable[[int], object] = lambda count: None,
 ) -> Tensor:
-    r"""Draws from the density proportional to :math:`q_0 e^f`, all but exactly, by a fixed number of proposals a draw.
+    r"""Draws from the density q proportional to :math:`q_0 e^f`, almost exactly, by N proposals for each draw.
 
     Rejection (:func:`~pyro_mbde.density.rejection.rejection_sample`) proposes until it accepts, and so takes
-    :math:`e^{hi - \phi}` proposals on average: the time tells :math:`\phi`, which is private. Here a draw is the first
-    accepted one of exactly N proposals, or, if none is, a *fresh* draw of the base: one more proposal, accepted come
-    what may.
-
-    Let :math:`A = \mathbb{E}_{Q_0}[e^{f - hi}] = e^{\phi - hi} \ge e^{-R}` be the acceptance rate. The first accepted
-    proposal has density q whenever it comes, and none comes with probability :math:`(1 - A)^N`, so a draw has the law
+    :math:`e^{hi - \phi}` proposals on average: the time depends on :math:`\phi`, which is private. Here a draw is the
+    first accepted one of exactly N proposals, or, if none is accepted, one more proposal: a *fresh* draw of the base.
+    Its law is
 
     .. math::
-        \nu = (1 - w)\, q + w\, q_0, \qquad w = (1 - A)^N \le (1 - e^{-R})^N .
+        \nu = (1 - w)\, q + w\, q_0, \qquad w = (1 - e^{\phi - hi})^N \le (1 - e^{-R})^N ,
 
-    Its distance from q in total variation is :math:`w\, \mathrm{TV}(q, q_0) \le w`. Both w and q depend on the table.
-
-    **Theorem.** The guarantee of q is one of :math:`\nu`: the same epsilon, the same range, the same delta, for
-    a-priori and calibrated densities and every N.
-
-    *Proof.* Let :math:`h = q/q_0 = e^{f - \phi}`, so that :math:`\nu/q_0 = (1 - w) h + w` lies between h and 1. The
-    average of h over :math:`Q_0` is 1, so an interval that holds h everywhere holds 1, and with it :math:`\nu/q_0`.
-
-    *Epsilon.* Calibrated: the certificates of two tables put h and :math:`h'` in the one interval with logarithms
-    :math:`[lo - \eta, hi + \eta]`; it holds :math:`\nu/q_0` and :math:`\nu'/q_0` as well, so :math:`|\log \nu/\nu'| \le
-    R + 2\eta`. A priori: h is in :math:`[e^{lo - \phi}, e^{hi - \phi}]` and so is :math:`\nu/q_0`; for the other table,
-    whose interval is another one, :math:`\nu'/q_0` is in :math:`[e^{lo - \phi'}, e^{hi - \phi'}]`. Therefore
-
-    .. math::
-        \log \frac{\nu}{\nu'} \le (hi - \phi) - (lo - \phi') = R + \phi' - \phi \le 2R ,
-
-    since :math:`\phi, \phi' \in [lo, hi]`.
-
-    *Range.* For one table, :math:`\log \nu/q_0 = g(f)` with :math:`g(t) = \log((1 - w) e^{t - \phi} + w)`, whose slope
-    :math:`(1 - w) e^{t - \phi} / ((1 - w) e^{t - \phi} + w)` is in [0, 1]: g never spreads values further apart. So
-    over x, :math:`\log \nu/q_0` ranges over at most R, :math:`\log \nu'/q_0` likewise, and the difference over at most
-    2R. :math:`\square`
-
-    Draws are independent given the density, so several add up by :func:`~pyro_mbde.privacy.accounting.compose`. In
-    floating point an acceptance probability is off by at most a relative :math:`a = 2^{-53}(e^R + R + 2)`, as
-    rejection's is: the proof holds for the tilt :math:`\tilde f` that it makes exact, with a width of R + a, and the
-    log-ratio of two tables' laws is off by less than 4a.
+    within w of q in total variation. The guarantee of q is a guarantee of :math:`\nu`: the same epsilon, range and
+    delta, for a-priori and calibrated densities and every N, and in floating point up to a few units of rounding.
+    Proof: docs/proofs.md, *Constant-time draws*. Draws are independent given the density, so several add up by
+    :func:`~pyro_mbde.privacy.accounting.compose`.
 
     Privacy:
-        **What does not depend on the table:** how many proposals are made, that each is evaluated, in which batches,
-        which addresses are read and written here, and what is branched on. The first accepted proposal is picked by
-        integer arithmetic over all of them, as bits.
+        *Independent of the table:* how many proposals are made, that each is evaluated, in which batches, which
+        addresses are read and written here, and what is branched on. The first accepted proposal is selected by integer
+        arithmetic over all of them, as bits.
 
-        **What may:** the time that the processor takes for the same instructions on other numbers. Networks can meet
-        denormal numbers, which some processors are slow at; a library's exponential may branch on its argument;
-        statistics that are a module of one's own may do anything. Caches, the memory allocator and other processes see
-        the same sizes in the same order, but are not controlled. What is left is a difference in the time of the same
-        work, where rejection does other work.
+        *Not controlled:* the time that the processor takes for the same instructions on other numbers. Networks can
+        meet denormal numbers, which are slow on some processors; a library's exponential may branch on its argument;
+        statistics that are a user's module may do anything. Caches, the memory allocator and other processes see the
+        same sizes in the same order. What remains is a difference in the time of the same work, where rejection does
+        different work.
 
     Args:
         source: randomness for proposals and acceptance.
         tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
-        num_proposals: N, at least 1; :func:`fixed_num_proposals` says how many make draws as good as exact.
+        num_proposals: N, at least 1; see :func:`constant_time_proposals`.
         max_batch: proposals evaluated at a time, at least 1; a public number.
         on_draws: called after each batch with the number of draws that it completed.
 
@@ -122,23 +95,21 @@ def fixed_draws(
 
     Raises:
         EnvelopeError: the tilt is above its upper bound, or NaN.
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
-        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (running times that tell; truncated rejection).
+        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (information in running times; truncated rejection).
 
     Example:
         >>> from pyro_mbde.density.randomness import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> bounds = Bounds(-1.0, 0.0)
-        >>> num_proposals = fixed_num_proposals(bounds)
-        >>> draws = fixed_draws(TorchSource(normal), lambda x: -x.double().sigmoid(), bounds, 4, num_proposals)
+        >>> num_proposals = constant_time_proposals(bounds)
+        >>> draws = constant_time_draws(TorchSource(normal), lambda x: -x.double().sigmoid(), bounds, 4, num_proposals)
         >>> draws.shape
         torch.Size([4])
     """
     num_draws = check_count("num_draws", num_draws, minimum=0)
-    total = check_count("num_proposals", num_proposals) + 1  # with the one that is accepted come what may
+    total = check_count("num_proposals", num_proposals) + 1  # with the one that is always accepted
     max_batch = check_count("max_batch", max_batch)
     # As many whole draws as fit into a batch, or one draw in several batches.
     num_together, size = max(min(num_draws, max_batch // total), 1), min(total, max_batch)
@@ -175,19 +146,3 @@ def _propose(
     proposals, accepted = propose(source, tilt, bounds, num_draws * size)
     by_draw = proposals.reshape(num_draws, size, *proposals.shape[1:])
     return by_draw, accepted.to(torch.int64).reshape(num_draws, size)
-
-
-def check_work(num_draws: int, num_proposals: int, limit: int) -> None:
-    """Raises if draws of fixed work take more than ``limit`` proposals together; from public numbers alone.
-
-    Raises:
-        ValueError: they do.
-    """
-    if num_draws * num_proposals > limit:
-        remedy = (
-            f"Each takes {num_proposals} proposals: draw fewer, lower epsilon (or num_steps), or draw with "
-            f"constant_time=False, whose time is not covered."
-        )
-        raise ValueError(
-            message("num_draws", f"be at most {limit // num_proposals} in constant time", num_draws, remedy)
-        )

@@ -1,8 +1,9 @@
-"""Metropolis chains that propose fresh draws of the base: with a bound on how far they are from the target."""
+"""Metropolis chains that propose fresh draws of the base: distance from the target, guarantee of their last states."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,20 +14,14 @@ from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.rejection import RandomSource
 from pyro_mbde.density.scoring import score_rows
+from pyro_mbde.privacy.guarantee import Guarantee
 
 
 def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
-    r"""Returns how far n independence steps from any start can be from the target, in total variation.
+    r"""Returns a bound on the total variation between the target and n independence steps from any start.
 
-    Proposing :math:`y \sim Q_0` and accepting with probability :math:`\min(1, e^{f(y) - f(x)})` moves from x to a set A
-    with probability at least
-
-    .. math::
-        \int_A q_0(y) \min(1, e^{f(y) - f(x)})\, dy = \int_A q(y)\, e^{\phi} \min(e^{-f(y)}, e^{-f(x)})\, dy
-        \ge e^{\phi - hi}\, Q(A) \ge e^{-R}\, Q(A),
-
-    since :math:`\phi \ge lo`. So every step, wherever it starts, is with probability :math:`e^{-R}` a draw of Q itself
-    (Doeblin), and :math:`\|K^n(x, \cdot) - Q\|_{TV} \le (1 - e^{-R})^n`. Computed from the public R alone.
+    It is :math:`(1 - e^{-R})^n`, computed from the public R alone. Proof: docs/proofs.md, *Distance of independence
+    chains*.
 
     Args:
         bounds: public interval of the tilt, in nats.
@@ -34,10 +29,6 @@ def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
 
     Returns:
         The bound, in [0, 1].
-
-    Raises:
-        TypeError: ``num_steps`` is not a whole number.
-        ValueError: ``num_steps`` is below 0.
 
     References:
         Mengersen, Tweedie. Rates of convergence of the Hastings and Metropolis algorithms. 1996. Theorem 2.1.
@@ -49,6 +40,29 @@ def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
     num_steps = check_count("num_steps", num_steps, minimum=0)
     # 1 - exp(-R), which is 0 for a tilt without width: one step is then a draw of Q.
     return float(-math.expm1(-bounds.width)) ** num_steps
+
+
+def fresh_guarantee(bounds: Bounds) -> Guarantee:
+    r"""Returns the guarantee of the last state of a chain that started at a fresh draw of the base.
+
+    If the kernel leaves q invariant, the law after any number of steps chosen beforehand has a log-ratio to
+    :math:`q_0` in [-R, R], converged or not, up to rounding. So two tables' laws are within :math:`\epsilon = 2R` of
+    each other, with a range of 4R, and without delta. Proof: docs/proofs.md, *Last states of fresh chains*.
+
+    Args:
+        bounds: public interval of the tilt, in nats.
+
+    Returns:
+        epsilon 2R, delta 0, range 4R.
+
+    References:
+        Levin, Peres. Markov Chains and Mixing Times. 2nd edition, 2017. Section 1.6 (time reversal).
+
+    Example:
+        >>> fresh_guarantee(Bounds(-0.25, 0.25))
+        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=2.0)
+    """
+    return Guarantee(2 * bounds.width, 0.0, 4 * bounds.width)
 
 
 class IndependenceState(NamedTuple):
@@ -79,3 +93,23 @@ def independence_step(
     shape = (num_chains,) + (1,) * (state.values.dim() - 1)
     values = torch.where(accepted.reshape(shape), proposals, state.values)
     return IndependenceState(values, torch.where(accepted, tilts, state.tilts)), accept_prob
+
+
+def last_states(
+    q: MollifiedExpFamily, source: RandomSource, num_chains: int, num_steps: int, on_step: Callable[[], object]
+) -> Tensor:
+    """Returns where chains are after a number of steps from fresh draws of the base.
+
+    Args:
+        q: the fitted density.
+        source: randomness.
+        num_chains: number of chains, at least 1.
+        num_steps: steps of each, at least 0.
+        on_step: called after each step.
+    """
+    starts = source.propose(num_chains)
+    state = IndependenceState(starts, score_rows(q.tilt, starts))
+    for _ in range(num_steps):
+        state, _ = independence_step(q, source, state)
+        on_step()
+    return state.values

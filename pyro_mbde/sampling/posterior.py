@@ -1,4 +1,4 @@
-"""Posteriors of models in which a fitted density is the prior: what a draw of one costs, and exact draws of some."""
+"""Posteriors of models in which a fitted density is the prior: the cost of a draw, and exact draws of some."""
 
 from __future__ import annotations
 
@@ -19,55 +19,28 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 #: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
 _LOG_DENSITY_TOLERANCE = 1e-4
-_EXPANDED = "Each row of a batch is a latent of its own: pass the density before it is expanded."
+_EXPANDED = "Each row of a batch is a separate latent: pass the density before it is expanded."
 
 
 def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarantee:
     r"""Returns the guarantee of an exact draw from a posterior in which a fitted density is the prior.
 
-    The model may be any: n latents :math:`z_1, \dots, z_n` with prior q, other latents u, observations y. Write m(u, z)
-    for everything in it but q: the other priors and the likelihood of y, at the y observed. All of m must be public.
+    In any model with n latents :math:`z_1, \dots, z_n` with prior q, whose other priors, likelihood and observations
+    are public and whose posterior under the base prior is proper, the log-ratio of the posteriors of any two tables is
+    at most :math:`2nR`, with R the width of the tilt, and ranges over at most :math:`2nR`. The bound is tight. Proof:
+    docs/proofs.md, *Posterior draws*.
 
-    **Theorem.** Let the posterior under the base prior, :math:`\pi_0 \propto m \prod_i q_0(z_i)`, be proper. Then for
-    any two tables the log-ratio of the posteriors of (u, z) is at most :math:`2nR` everywhere, with :math:`R = hi - lo`
-    the width of the tilt; and it ranges over at most :math:`2nR`.
+    **A calibrated guarantee does not carry over:** its certificate is about an average over the base, and the
+    posterior's normaliser is an average over the base posterior. So for a calibrated q the result is almost twice
+    ``q.epsilon`` for each latent; for an a-priori one it is ``q.epsilon``.
 
-    *Proof.* With :math:`F(z) = \sum_i f(z_i)`, the log-normaliser :math:`\phi` of q is a constant that cancels:
-
-    .. math::
-        \pi(u, z) = \frac{m(u, z) \prod_i q_0(z_i)\, e^{f(z_i) - \phi}}{\int m \prod_i q_0\, e^{f - \phi}}
-        = \pi_0(u, z)\, e^{F(z) - \Phi}, \qquad \Phi = \log \mathbb{E}_{\pi_0} e^{F} .
-
-    Every term of F is in [lo, hi], so F is in [n lo, n hi]. :math:`\Phi` is the logarithm of an average of values of
-    :math:`e^F`, finite as F is bounded and :math:`\pi_0` proper, so it is in [n lo, n hi] as well. :math:`\pi_0` is
-    public: another table changes f to f' and nothing else. So
-
-    .. math::
-        \log \frac{\pi(u, z)}{\pi'(u, z)} = \bigl(F(z) - F'(z)\bigr) + \bigl(\Phi' - \Phi\bigr) \le nR + nR ,
-
-    and over (u, z) only :math:`F - F'` varies, in :math:`[-nR, nR]`. Nothing here is certified, so delta is 0. What is
-    computed from the draw, as one of the latents alone, is covered by post-processing. :math:`\square`
-
-    The bound is tight: let f be hi on a set A and lo elsewhere, f' the reverse, and y all but rule A out. Then
-    :math:`\Phi \to n\,lo` and :math:`\Phi' \to n\,hi`, and at a draw in :math:`A^n` the log-ratio tends to 2nR.
-
-    **A calibrated guarantee does not carry over.** It has R in place of 2R since its certificate holds the average of
-    :math:`e^f` over *the base* near 1. The posterior's normaliser is an average over :math:`\pi_0`, which observations
-    move anywhere: two densities with :math:`\phi = \phi' = 0` have posteriors a log-ratio of nearly 2R apart, where y
-    leaves hardly anything but a place in which f is low and f' is high. So for a calibrated q the result is twice
-    ``q.epsilon`` a latent, or nearly; for an a-priori one it is ``q.epsilon``.
-
-    Where the model chooses between q and a public density for a latent (by an indicator with a public prior), the
-    latent counts as one with prior q: its log-ratio to the base is :math:`f - \phi` or, in the public choice, 0, both
-    in the interval :math:`[lo - \phi, hi - \phi]` of width R. With F the sum of these, F and :math:`\Phi` share an
-    interval of width nR for one table, F' and :math:`\Phi'` one for the other, so :math:`F - \Phi` and :math:`F' -
-    \Phi'` are each in [-nR, nR]; and over the outcomes F and F' range over nR each. A plate that is scaled by c counts
-    c times.
+    Where the model chooses between q and a public density for a latent, by an indicator with a public prior, the latent
+    counts as one with prior q. A plate that is scaled by c counts c times.
 
     Privacy:
-        Covers *exact* draws alone. No state of an HMC or NUTS chain is one, nor are chains, their averages or their
-        diagnostics covered. Observations that are themselves sensitive are not protected: only the table that q was
-        fitted to is. They must not be rows of it, nor chosen by looking at it.
+        Covers *exact* draws only: not the states of HMC or NUTS chains, their averages or their diagnostics. It
+        protects the table that q was fitted to, not sensitive observations, which must not be rows of that table or
+        chosen by looking at it.
 
     Args:
         q: the fitted density, with empty batch shape.
@@ -76,10 +49,6 @@ def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarante
     Returns:
         ``Guarantee(epsilon=2 n R, delta=0, log_ratio_range=2 n R)`` of one draw of all latents together.
         :func:`~pyro_mbde.privacy.accounting.compose` adds several draws of one posterior up.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: ``num_latents`` is below 1, or ``q`` has a batch shape.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. The lemma on mollifiers,
@@ -135,9 +104,8 @@ def exact_posterior(
         The posterior, with the standard error of its log-normaliser and no certificate.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: a shape or support does not fit, ``base_posterior`` cannot be a base, is not what the likelihood
-            makes it, or a number is out of its range.
+        ValueError: a shape or support does not fit, or ``base_posterior`` cannot be a base or is not the base times the
+            likelihood.
 
     References:
         Diaconis, Ylvisaker. Conjugate priors for exponential families. Annals of Statistics, 1979.

@@ -10,27 +10,26 @@ from contextlib import contextmanager
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_flag, check_seed, message
+from pyro_mbde._checks import check_seed, message
 from pyro_mbde._torch_state import seeded, single_thread
-from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
 from pyro_mbde.density.rejection import RandomSource, proposal_batch
-from pyro_mbde.sampling.constant_time import check_work, fixed_draws, fixed_num_proposals
-
-#: Proposals that a call may be expected to take at worst, k e^R; about an hour.
-MOST_PROPOSALS = 10**9
+from pyro_mbde.sampling.constant_time import constant_time_draws
+from pyro_mbde.sampling.independence import last_states
+from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
 
 
 @contextmanager
 def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSource]:
-    """Gives draws to hand out their randomness: the operating system's, or for tests, with a warning, a seed's.
+    """Provides the randomness of draws to hand out: the operating system's, or for tests, with a warning, a seed's.
 
     Args:
         q: the fitted density.
         seed: ``None``, or a seed for tests.
 
     Raises:
-        TypeError: the seed is no whole number.
+        TypeError: the seed is not a whole number.
         ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
     """
     if q.device.type not in ("cpu", "cuda"):
@@ -39,32 +38,53 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
         with system_generator():
             yield SystemSource(q.base)
         return
-    warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=4)
+    warnings.warn("These draws are seeded: for tests only, not private, not to be handed out.", stacklevel=5)
     with seeded(seed):
         yield TorchSource(q.base)
 
 
-def check_private_draws(q: MollifiedExpFamily, num_draws: int, constant_time: bool) -> int:
-    """Raises if :func:`private_draws` would take too long, or returns the number of draws; from public numbers alone.
+def draw_rows(
+    q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, *, seed: int | None = None, progress: bool = True
+) -> Tensor:
+    """Draws rows as planned, with randomness of the operating system.
 
     Args:
         q: the fitted density.
-        num_draws: number of draws.
-        constant_time: how they are drawn.
+        plan: how to draw, by :func:`~pyro_mbde.sampling.plan.plan_draws` of q.
+        num_draws: number of rows, at least 1.
+        seed: for tests only, with a warning.
+        progress: whether to show a progress bar when it takes more than a second.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: ``num_draws`` is below 1, or too many for the width of the tilt; or the certificate of q has lapsed.
+    Returns:
+        Tensor of shape ``(num_draws, *event_shape)``.
     """
-    num_draws = check_count("num_draws", num_draws)
-    q.confirm_guarantee()
-    width = q.bounds.width
-    if check_flag("constant_time", constant_time):
-        check_work(num_draws, fixed_num_proposals(q.bounds), MOST_PROPOSALS)
-    elif num_draws > MOST_PROPOSALS * math.exp(-width):
-        remedy = f"A tilt of width R = {width:.3g} nats may take e^R proposals a draw: lower epsilon."
-        raise ValueError(message("num_draws", f"be at most {MOST_PROPOSALS:.0e} / e^R", num_draws, remedy))
-    return num_draws
+    chains = plan.method == "fresh chains"
+    total, unit = (plan.count, "steps") if chains else (num_draws, "draws")
+    with (
+        random_source(q, seed) as source,
+        tqdm(total=total, desc=unit, disable=not progress, delay=1) as bar,
+        single_thread(),
+    ):
+        if plan.count is None:
+            return q.rejection_draws(
+                num_draws,
+                source=source,
+                # The least that any table gives: batches, and so memory, follow from public numbers.
+                acceptance_rate=math.exp(-q.bounds.width),
+                max_proposals=math.inf,
+                on_accept=bar.update,
+            ).values
+        if chains:
+            return last_states(q, source, num_draws, plan.count, on_step=bar.update)
+        return constant_time_draws(
+            source,
+            q.tilt,
+            q.bounds,
+            num_draws,
+            plan.count,
+            max_batch=proposal_batch(q.event_shape),
+            on_draws=bar.update,
+        )
 
 
 def private_draws(
@@ -77,8 +97,8 @@ def private_draws(
 ) -> Tensor:
     r"""Returns exact draws made with fresh randomness from the operating system: rows that may be handed out.
 
-    A draw whose randomness can be guessed protects nobody, and torch's global generator starts from the same seed in
-    every process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
+    Randomness that can be guessed protects nobody, and torch's global generator starts from the same seed in every
+    process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
     uniform, multivariate normal and their transforms, among others), come from the system's cryptographic generator.
     Proposals of other bases come from torch's generator with all of its state filled by the system: good for the few
     rows that a budget pays for, but not cryptographic. No thread outside this library should seed that generator
@@ -89,13 +109,13 @@ def private_draws(
         Whether the call succeeds depends on public numbers alone: it is refused before anything is drawn where
         :math:`k e^R` proposals, the most that any table makes k draws take on average, are too many. Running time is
         not covered, except with ``constant_time``: then every draw takes the same public number of proposals
-        (:func:`~pyro_mbde.sampling.constant_time.fixed_draws` says what that hides), and carries the same guarantee.
-        Their law is within :math:`2^{-53}` of the density in total variation.
+        (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws` says what that hides) and has the same guarantee;
+        its law is within :math:`2^{-53}` of the density in total variation.
 
     Args:
         q: the fitted density.
         num_draws: number k of rows, at least 1.
-        constant_time: whether the number of proposals is fixed: about 80 a draw at R = 1, 430 at R = 2.5.
+        constant_time: whether every draw takes a public number of proposals: about 80 a draw at R = 1, 430 at R = 2.5.
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
 
@@ -103,13 +123,12 @@ def private_draws(
         Tensor of shape ``(num_draws, *event_shape)``.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``q`` has a batch shape, its certificate has lapsed (:meth:`MollifiedExpFamily.confirm_guarantee`),
             ``num_draws`` is below 1 or too many for the width of the tilt, the seed is negative, or the device is
             neither a CPU nor CUDA's.
 
     References:
-        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times tell).
+        Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (on what running times reveal).
 
     Example:
         >>> import torch
@@ -119,28 +138,5 @@ def private_draws(
         >>> private_draws(q, 3).shape
         torch.Size([3])
     """
-    check_density(q)
-    num_draws = check_private_draws(q, num_draws, constant_time)
-    with (
-        random_source(q, seed) as source,
-        tqdm(total=num_draws, desc="draws", disable=not progress, delay=1) as bar,
-        single_thread(),
-    ):
-        if constant_time:
-            return fixed_draws(
-                source,
-                q.tilt,
-                q.bounds,
-                num_draws,
-                fixed_num_proposals(q.bounds),
-                max_batch=proposal_batch(q.event_shape),
-                on_draws=bar.update,
-            )
-        return q.rejection_draws(
-            num_draws,
-            source=source,
-            # The least that any table gives: batches, and so memory, follow from public numbers.
-            acceptance_rate=math.exp(-q.bounds.width),
-            max_proposals=math.inf,
-            on_accept=bar.update,
-        ).values
+    plan = plan_draws(q, constant_time=constant_time)
+    return draw_rows(q, plan, check_num_draws(q, plan, num_draws), seed=seed, progress=progress)

@@ -132,7 +132,7 @@ class TestRelease:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(releasing, "private_draws", interrupt)
+        monkeypatch.setattr(releasing, "draw_rows", interrupt)
         said = run(*RELEASE, code=130).stderr
         assert "rows that were charged before the interrupt stay charged" in said
         assert not Path("rows.csv").exists()

@@ -333,6 +333,8 @@ def test_attack_by_certificates_that_fail(rule: str, failure: float, fails: tupl
 
     It may fail on one table more often than on the other, up to ``failure``. The largest Pr[S] - e^epsilon Pr[S'] over
     events S, by the positive parts over all paths, is within delta.
+
+    Proof: docs/proofs.md, *Accounts*.
     """
     epsilon, spread = 0.4, 0.8
     p = math.expm1(-epsilon) / math.expm1(-spread)  # two points with log-ratios epsilon and epsilon - spread

@@ -382,7 +382,7 @@ class TestPostgreSQL:
             Ledger(store.url).close()  # beside other tables
             execute("DROP TABLE mbde_ledger")
             execute("CREATE TABLE mbde_ledger (name TEXT)")
-        with pytest.raises(LedgerError, match="its table mbde_ledger tells no version.*left as it is"):
+        with pytest.raises(LedgerError, match="its table mbde_ledger has no version.*left as it is"):
             Ledger(store.url)
 
 

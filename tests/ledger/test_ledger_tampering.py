@@ -67,7 +67,7 @@ def one_statement(query: str) -> Callable[[Execute], None]:
 TAMPERINGS: dict[str, tuple[Callable[[Execute], None], list[str]]] = {
     "draws": (
         one_statement("UPDATE mbde_charges SET num_draws = 1 WHERE number = 5"),
-        ["entry 5, the charge to account 'a' was edited", "sum of account 'a'.*tells of 5 draws.*its charges of 1"],
+        ["entry 5, the charge to account 'a' was edited", "sum of account 'a'.*has 5 draws.*its charges have 1"],
     ),
     "letter": (
         one_statement("UPDATE mbde_charges SET purpose = 'look 7' WHERE number = 8"),
@@ -136,15 +136,15 @@ TAMPERINGS: dict[str, tuple[Callable[[Execute], None], list[str]]] = {
     ),
     "sum": (
         one_statement("UPDATE mbde_tallies SET num_draws = 1 WHERE num_draws = 7"),
-        ["the sum of account 'a' tells of 1 draws of the density of entry 7, its charges of 7"],
+        ["the sum of account 'a' has 1 draws of the density of entry 7, its charges have 7"],
     ),
     "sum deleted": (
         one_statement("DELETE FROM mbde_tallies WHERE num_draws = 7"),
-        ["the sum of account 'a' tells of 0 draws of the density of entry 7, its charges of 7"],
+        ["the sum of account 'a' has 0 draws of the density of entry 7, its charges have 7"],
     ),
     "impossible": (
         one_statement("UPDATE mbde_charges SET log_ratio_range = 5 WHERE number = 5"),
-        ["entry 5, .* tells of no charge that can be", "entry 5, .* was edited"],
+        ["entry 5, .* is not a possible charge", "entry 5, .* was edited"],
     ),
 }
 
@@ -202,7 +202,7 @@ def test_what_became_of_a_charge_is_told_and_nothing_of_it_where_one_reads(store
         execute("UPDATE mbde_accounts SET epsilon = 1000 WHERE name = 'a'")
     with Ledger(store.url) as ledger:
         for read in (lambda: ledger.account("a"), lambda: ledger.spent("a"), lambda: ledger.accounts()):
-            with pytest.raises(LedgerError, match="tampered with. See what verify") as caught:
+            with pytest.raises(LedgerError, match="tampered with. Run verify") as caught:
                 read()
             assert "charged" not in str(caught.value)
         with pytest.raises(LedgerError, match="tampered with.* Nothing was charged"):
@@ -353,8 +353,8 @@ def test_only_a_head_kept_elsewhere_finds_a_rewritten_chain(store: Store) -> Non
         ledger.charge("a", UNIT, 1, fingerprint=ONE)
         assert ledger.verify(head).ok  # grown since
         assert ledger.verify(ledger.verify().head).ok
-    filled_anew = Store(store.url, store.path)
-    with filled_anew.raw() as execute:
+    refilled = Store(store.url, store.path)
+    with refilled.raw() as execute:
         execute("DELETE FROM mbde_charges WHERE number = 11")
         execute("DELETE FROM mbde_tallies WHERE fingerprint = ?", ONE)
         execute("UPDATE mbde_ledger SET number = 10, hash = ?", head)

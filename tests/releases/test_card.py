@@ -34,8 +34,8 @@ from pyro_mbde import (
 from pyro_mbde.density.bounds import Certificate
 from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.releases import release as releasing
-from pyro_mbde.releases.card import likelier, rarer
 from pyro_mbde.releases.card_words import column_values, likeness, percent, round_up, short_number
+from pyro_mbde.theory import post_processing_bounds
 
 
 def hostile(index: int) -> MollifiedExpFamily:
@@ -133,7 +133,7 @@ def test_same_rows_same_bytes(
 ) -> None:
     """Attack: two tables whose draws coincide differ in no byte of card, page, rows or output."""
     rows = torch.randn(5, 2)
-    monkeypatch.setattr(releasing, "private_draws", lambda *arguments, **options: rows)
+    monkeypatch.setattr(releasing, "draw_rows", lambda *arguments, **options: rows)
     written = []
     for index, q in enumerate(pair()):
         folder = tmp_path / str(index)
@@ -267,7 +267,7 @@ def test_likeness_to_the_base_is_true_of_the_worst_density(form: str, width: flo
         guarantee = Guarantee(width, 1e-9)
     else:
         guarantee = Guarantee(2 * width, 0.0, 2 * width)
-    of = likeness(guarantee, skew=skew, num_steps=3 if form == "chains" else None, where="the public base")
+    of = likeness(guarantee, skew=skew, fresh_chains=form == "chains", where="the public base")
     distance = 0.5 * (density - base).abs().sum(-1)
     assert distance.max() <= of["largest_distance_from_base"] + 1e-6
     assert of["of_100_rows"] <= 100 * (1 - distance.max())
@@ -332,7 +332,7 @@ def test_a_weak_promise_is_called_weak(ledger: Ledger) -> None:
 @pytest.mark.parametrize("chance", [0.0, 0.1, 0.5, 1.0])
 def test_examples_are_what_the_guarantee_allows(epsilon: float, delta: float, chance: float) -> None:
     """The two ends satisfy both inequalities of the definition, and anything further breaks one."""
-    low, high = rarer(chance, epsilon, delta), likelier(chance, epsilon, delta)
+    low, high = post_processing_bounds(chance, epsilon, delta)
     assert -1e-12 <= low <= chance + 1e-12
     assert chance - 1e-12 <= high <= 1 + 1e-12
     factor = math.exp(min(epsilon, 700))
@@ -352,8 +352,8 @@ def test_examples_are_what_the_guarantee_allows(epsilon: float, delta: float, ch
 
 
 def test_examples_of_a_promise_of_nothing() -> None:
-    assert likelier(0.1, 1000.0, 0.0) == 1.0
-    assert 0.0 < rarer(0.1, 1000.0, 0.0) < 1e-300
+    assert post_processing_bounds(0.1, 1000.0) == (0.0, 1.0)  # e^-1000 is below every float
+    assert 0.0 < post_processing_bounds(0.1, 700.0)[0] < 1e-300
 
 
 @pytest.mark.parametrize("value", [1e-300, 1.23456e-9, 0.1, 1 / 3, 1.0, 7.12345, 99999.5, 1e12])

@@ -85,12 +85,12 @@ def test_paid_before_drawn(
     ledger = make_ledger(epsilon=3.0)
     drawn: list[int] = []
 
-    def record(q: MollifiedExpFamily, num_draws: int, **options: object) -> Tensor:
+    def record(q: MollifiedExpFamily, plan: object, num_draws: int, **options: object) -> Tensor:
         assert [charge.num_draws for charge in ledger.charges("clinic")] == [num_draws]
         drawn.append(num_draws)
         return torch.zeros(num_draws, 2)
 
-    monkeypatch.setattr(releasing, "private_draws", record)
+    monkeypatch.setattr(releasing, "draw_rows", record)
     release(plane, 3, ledger, "clinic")
     with pytest.raises(BudgetExceededError):
         release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_a_charge_and_no_rows(
     def interrupt(*arguments: object, **options: object) -> Tensor:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(releasing, "private_draws", interrupt)
+    monkeypatch.setattr(releasing, "draw_rows", interrupt)
     with pytest.raises(KeyboardInterrupt):
         release(plane, 1, ledger, "clinic", path=tmp_path / "rows.csv")
     assert len(ledger.charges("clinic")) == 1
@@ -128,7 +128,7 @@ class TestRefused:
         for kernel in ("random_walk", "hmc"):
             chains = run_mcmc(plane, kernel=kernel, num_samples=5, warmup_steps=5, num_chains=1, progress=False)
             refuse(chains, "got a Chains.*A chain's states are not private.*num_steps")
-            refuse(chains.draws, "Of numbers nobody can tell")
+            refuse(chains.draws, "From numbers nobody can tell")
 
     def test_draws_that_are_made(self, plane: MollifiedExpFamily, refuse: Callable[[object, str], None]) -> None:
         refuse(fresh_chains(plane, 3, 5, progress=False), "charged before they are made")
@@ -220,11 +220,11 @@ class TestFiles:
     ) -> None:
         """Rows that are paid for are not lost, and no card is left without them."""
 
-        def draw(q: MollifiedExpFamily, num_draws: int, **options: object) -> Tensor:
+        def draw(q: MollifiedExpFamily, plan: object, num_draws: int, **options: object) -> Tensor:
             (tmp_path / "rows.csv").write_text("another's")
             return torch.zeros(num_draws, 2)
 
-        monkeypatch.setattr(releasing, "private_draws", draw)
+        monkeypatch.setattr(releasing, "draw_rows", draw)
         with pytest.raises(UnwrittenReleaseError, match="paid for and drawn, but were not written") as caught:
             release(plane, 2, ledger, "clinic", path=tmp_path / "rows.csv")
         assert caught.value.release.rows.shape == (2, 2)
@@ -301,7 +301,7 @@ class TestWaysOfDrawing:
         assert released.card["guarantee_of_one_row"]["epsilon"] == posterior.guarantee.epsilon
         assert released.card["density"]["base_text"] == "Normal(loc=0.5, scale=0.707107)"
 
-    def test_a_seed_is_said_aloud_everywhere(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
+    def test_a_seed_is_reported_everywhere(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
         with pytest.warns(UserWarning, match="not private"):
             first = release(plane, 3, ledger, "clinic", seed=5, path=tmp_path / "rows.csv")
         with pytest.warns(UserWarning, match="not private"):
@@ -361,7 +361,7 @@ def test_a_progress_bar_that_cannot_be_written_costs_no_rows(
     plane: MollifiedExpFamily, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are paid for by then."""
-    draw, asked = releasing.private_draws, []
+    draw, asked = releasing.draw_rows, []
 
     def unwritten(*words: Any, progress: bool, **options: Any) -> torch.Tensor:
         asked.append(progress)
@@ -369,7 +369,7 @@ def test_a_progress_bar_that_cannot_be_written_costs_no_rows(
             raise BrokenPipeError
         return draw(*words, progress=progress, **options)
 
-    monkeypatch.setattr(releasing, "private_draws", unwritten)
+    monkeypatch.setattr(releasing, "draw_rows", unwritten)
     assert len(release(plane, 2, ledger, "clinic").rows) == 2
     assert asked == [True, False]
     assert [charge.num_draws for charge in ledger.charges("clinic")] == [2]

@@ -1,4 +1,4 @@
-"""Draws of fixed work: their law, their guarantee, and what their time tells."""
+"""Constant-time draws: their law, their guarantee, and what their time tells."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_dr
 from pyro_mbde.density.bounds import Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.randomness import TorchSource
 from pyro_mbde.density.rejection import EnvelopeError
-from pyro_mbde.sampling import private
-from pyro_mbde.sampling.constant_time import fixed_draws, fixed_num_proposals
+from pyro_mbde.sampling import plan
+from pyro_mbde.sampling.constant_time import constant_time_draws, constant_time_proposals
 
 PROBABILITIES = torch.tensor([0.05, 0.15, 0.3, 0.5], dtype=torch.float64)
 FINITE = dist.Categorical(PROBABILITIES)
@@ -32,12 +32,12 @@ def slow(name: str) -> ParameterSet:
 
 @pytest.mark.parametrize(("width", "expected"), [(0.0, 1), (0.05, 13), (0.5, 40), (1.0, 81), (2.5, 429)])
 def test_number_of_proposals(width: float, expected: int) -> None:
-    assert fixed_num_proposals(Bounds(-0.3 * width, 0.7 * width)) == expected
+    assert constant_time_proposals(Bounds(-0.3 * width, 0.7 * width)) == expected
 
 
 @pytest.mark.parametrize("width", [1e-300, 1e-16, 1e-3, 0.3, 0.69, 0.7, 3.0, 12.0, 36.0, 37.0, 100.0, 700.0])
 def test_it_is_the_smallest(width: float) -> None:
-    num_proposals = fixed_num_proposals(Bounds(-width, 0.0))
+    num_proposals = constant_time_proposals(Bounds(-width, 0.0))
     miss = np.log1p(-np.exp(-np.longdouble(width))) if width > 1e-5 else np.log(np.longdouble(width))
     assert num_proposals * miss <= -53 * np.log(np.longdouble(2)) * (1 - 1e-14)
     assert num_proposals == 1 or (num_proposals - 1) * miss > -53 * np.log(np.longdouble(2)) * (1 + 1e-14)
@@ -46,7 +46,7 @@ def test_it_is_the_smallest(width: float) -> None:
 @pytest.mark.parametrize("width", [-1.0, 701.0, math.nan, math.inf])
 def test_widths_out_of_range(width: float) -> None:
     with pytest.raises(ValueError, match="bounds.width must be in"):
-        fixed_num_proposals(Bounds(0.0, width))
+        constant_time_proposals(Bounds(0.0, width))
 
 
 def mixture(base: np.ndarray, tilt: np.ndarray, high: float, num_proposals: int) -> np.ndarray:
@@ -67,7 +67,9 @@ def test_the_law_is_the_mixture(num_proposals: int, max_batch: int) -> None:
     """Chi-square against the law summed up by hand, in batches of many draws and of parts of one; level 1e-6."""
     bounds, tilts = Bounds(-2.0, 0.5), torch.tensor([0.5, -0.7, -2.0, -1.5], dtype=torch.float64)
     count = 20_000 if max_batch > 100 else 400
-    draws = fixed_draws(TorchSource(FINITE), lambda x: tilts[x], bounds, count, num_proposals, max_batch=max_batch)
+    draws = constant_time_draws(
+        TorchSource(FINITE), lambda x: tilts[x], bounds, count, num_proposals, max_batch=max_batch
+    )
     law = mixture(PROBABILITIES.numpy(), tilts.numpy(), bounds.high, num_proposals)
     accept = float((PROBABILITIES * (tilts - bounds.high).exp()).sum())
     weight = (1 - accept) ** num_proposals
@@ -91,7 +93,10 @@ def test_the_last_proposal_put_out_either_way_is_one_proposal_less() -> None:
 @pytest.mark.parametrize("num_points", [2, 3, 20])
 @pytest.mark.parametrize("width", [0.05, 1.0, 2.5, 10.0])
 def test_attack_on_the_guarantee(num_points: int, width: float) -> None:
-    """A thousand pairs of densities over a finite base, hostile ones among them, and every number of proposals."""
+    """A thousand pairs of densities over a finite base, some hostile, and every number of proposals.
+
+    Proof: docs/proofs.md, *Constant-time draws*.
+    """
     rng = np.random.default_rng(7)
     worst_epsilon = worst_range = 0.0
     for _ in range(1000):
@@ -142,7 +147,7 @@ def test_attack_on_the_calibrated_guarantee(tolerance: float) -> None:
 
 
 def test_the_bounds_are_nearly_met() -> None:
-    """They are no looser than those of exact draws: one point in a thousand made likely here, unlikely there."""
+    """They are as tight as those of exact draws: one point in a thousand made likely here, unlikely there."""
     width, mass = 2.0, 1e-3
     masses = np.array([mass, 1 - mass])
     up, down = np.array([width, 0.0]), np.array([0.0, width])
@@ -188,7 +193,7 @@ def test_every_bit_of_a_draw_comes_from_a_proposal() -> None:
             return torch.zeros(num_proposals, dtype=torch.float64)
 
     # Four proposals a draw and one more, all accepted: the first of each five.
-    draws = fixed_draws(OddSource(), lambda x: torch.zeros_like(x), Bounds(0.0, 0.0), 4, 4)
+    draws = constant_time_draws(OddSource(), lambda x: torch.zeros_like(x), Bounds(0.0, 0.0), 4, 4)
     assert torch.equal(draws.view(torch.int64), odd[(5 * torch.arange(4)) % 4].view(torch.int64))
 
 
@@ -211,7 +216,7 @@ def test_the_first_accepted_is_taken_and_a_fresh_one_where_there_is_none() -> No
     script = [0.9, 0.1, 0.9, 0.9] + [0.9, 0.9, 0.9, 0.9] + [0.1, 0.1, 0.1, 0.1]
     for max_batch in (1, 2, 3, 4, 5, 8, 100):
         source = Scripted(list(script))
-        draws = fixed_draws(source, lambda x: torch.zeros(len(x)).double(), bounds, 3, 3, max_batch=max_batch)
+        draws = constant_time_draws(source, lambda x: torch.zeros(len(x)).double(), bounds, 3, 3, max_batch=max_batch)
         assert draws.tolist() == [1, 7, 8]
         assert source.count == len(script)
 
@@ -247,7 +252,9 @@ def test_work_does_not_depend_on_the_table(monkeypatch: pytest.MonkeyPatch) -> N
             trace.append(("tilt", tuple(value.shape)))
             return tilt(value)
 
-        fixed_draws(Recorder(density.base), record, density.bounds, 30, 81, max_batch=1000, on_draws=trace.append)
+        constant_time_draws(
+            Recorder(density.base), record, density.bounds, 30, 81, max_batch=1000, on_draws=trace.append
+        )
         traces.append(trace)
     assert traces[0] == traces[1]
     proposed = sum(item[1] for item in traces[0] if isinstance(item, tuple) and item[0] == "propose")
@@ -258,7 +265,7 @@ def test_too_many_are_refused_on_public_grounds(monkeypatch: pytest.MonkeyPatch)
     for value in (1.0, -1.0):
         with pytest.raises(ValueError, match=r"num_draws must be at most \d+ in constant time.*constant_time=False"):
             private_draws(constant(value, 17.0), 2, constant_time=True)
-    monkeypatch.setattr(private, "MOST_PROPOSALS", 810)
+    monkeypatch.setattr(plan, "MAX_PROPOSALS", 810)
     assert len(private_draws(constant(-1.0, 1.0), 10, constant_time=True, progress=False)) == 10
     with pytest.raises(ValueError, match="num_draws must be at most 10 in constant time"):
         private_draws(constant(-1.0, 1.0), 11, constant_time=True)
@@ -271,11 +278,11 @@ def test_arguments() -> None:
     with pytest.raises(ValueError, match="num_draws must be at least 1"):
         private_draws(density, 0, constant_time=True)
     source = TorchSource(normal(2))
-    assert fixed_draws(source, density.tilt, density.bounds, 0, 3).shape == (0, 2)
+    assert constant_time_draws(source, density.tilt, density.bounds, 0, 3).shape == (0, 2)
     with pytest.raises(ValueError, match="num_proposals must be at least 1"):
-        fixed_draws(source, density.tilt, density.bounds, 1, 0)
+        constant_time_draws(source, density.tilt, density.bounds, 1, 0)
     with pytest.raises(EnvelopeError):
-        fixed_draws(source, lambda x: x.sum(-1).double(), Bounds(-1.0, 0.0), 100, 5)
+        constant_time_draws(source, lambda x: x.sum(-1).double(), Bounds(-1.0, 0.0), 100, 5)
     with pytest.warns(UserWarning, match="not private"):
         first = private_draws(density, 5, constant_time=True, seed=1)
     with pytest.warns(UserWarning, match="not private"):
@@ -304,8 +311,8 @@ def test_time_does_not_tell_the_tables_apart() -> None:
         """Area under the curve of thresholds on the time: 1/2 is guessing, 1 is certainty."""
         return float((seconds[:, 0][:, None] < seconds[:, 1][None, :]).mean())
 
-    fixed, exact = timings(100, True, 150), timings(20_000, False, 40)
+    constant_time, exact = timings(100, True, 150), timings(20_000, False, 40)
     assert np.median(exact[:, 1]) > 1.5 * np.median(exact[:, 0])
     assert separation(exact) > 0.95
-    assert abs(np.median(fixed[:, 1]) / np.median(fixed[:, 0]) - 1) < 0.08
-    assert abs(separation(fixed) - 0.5) < 0.15
+    assert abs(np.median(constant_time[:, 1]) / np.median(constant_time[:, 0]) - 1) < 0.08
+    assert abs(separation(constant_time) - 0.5) < 0.15

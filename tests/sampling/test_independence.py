@@ -11,7 +11,7 @@ from densities import make_density, normal
 
 from pyro_mbde import MollifiedExpFamily, compose, fresh_chains, run_mcmc, total_variation_bound
 from pyro_mbde.density.bounds import Bounds
-from pyro_mbde.sampling.fresh import fresh_guarantee
+from pyro_mbde.sampling.independence import fresh_guarantee
 
 
 def independence_matrix(base: torch.Tensor, tilts: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,10 @@ def target_of(base: torch.Tensor, tilts: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 5.0])
 def test_the_bound_against_total_variation_on_a_grid(epsilon: float) -> None:
-    """A density on a line, cut into 400 cells: from the worst start, at every step, the bound is never violated."""
+    """A density on a line, cut into 400 cells: from the worst start, at every step, the bound is never violated.
+
+    Proof: docs/proofs.md, *Distance of independence chains*.
+    """
     density = make_density(dist.Normal(0.0, 1.0), epsilon=epsilon, gain=10.0)
     points = torch.linspace(-4, 4, 400)
     base = density.base.log_prob(points).double().softmax(0)
@@ -110,7 +113,10 @@ def cyclic_matrix(target: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kernel", ["independence", "neighbours", "random", "cyclic"])
 @pytest.mark.parametrize("width", [0.1, 1.0, 3.0, 10.0])
 def test_the_lemma_on_finite_chains(kernel: str, width: float) -> None:
-    """Hostile tables: tilts at the ends of the bounds on any set of states. No step breaks the guarantee."""
+    """Hostile tables: tilts at the ends of the bounds on any set of states. No step breaks the guarantee.
+
+    Proof: docs/proofs.md, *Last states of fresh chains*.
+    """
     num_states = 6
     bounds = Bounds(-0.3 * width, 0.7 * width)
     guarantee = fresh_guarantee(bounds)

@@ -92,6 +92,7 @@ def check_pair(first: Tensor, second: Tensor, guarantee: Guarantee) -> float:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("skew", [0.1, 0.5])
 def test_no_pair_of_tables_breaks_the_guarantee(num_latents: int, epsilon: float, skew: float) -> None:
+    """Proof: docs/proofs.md, *Posterior draws*."""
     bounds = skewed_bounds(epsilon / 2, skew)
     probs = torch.tensor([0.05, 0.15, 0.3, 0.5], dtype=torch.float64)
     shape = (len(probs),) * num_latents

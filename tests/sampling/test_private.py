@@ -96,7 +96,7 @@ def test_an_unknown_generator_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
-def test_a_seed_is_said_aloud() -> None:
+def test_a_seed_is_reported() -> None:
     density = make_density(normal(2))
     with pytest.warns(UserWarning, match="not private"):
         first = private_draws(density, 5, seed=1)

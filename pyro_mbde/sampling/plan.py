@@ -1,0 +1,93 @@
+"""How rows are drawn, from public numbers alone: made once, then checked, written on a card and carried out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pyro_mbde._checks import check_count, check_flag, message
+from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
+from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.sampling.constant_time import constant_time_proposals
+from pyro_mbde.sampling.independence import fresh_guarantee, total_variation_bound
+
+#: Proposals that a call may be expected to take in the worst case; about an hour.
+MAX_PROPOSALS = 10**9
+
+
+@dataclass(frozen=True)
+class DrawPlan:
+    """How rows are drawn, and what holds of each whatever the table was.
+
+    Attributes:
+        method: ``constant-time`` (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`), ``exact`` (rejection,
+            whose time is not covered) or ``fresh chains`` (:func:`~pyro_mbde.fresh_chains`).
+        count: proposals of each draw if constant-time, steps of each chain; ``None`` for exact draws.
+        total_variation: bound on the distance between the law of a draw and the density.
+        guarantee: of one draw.
+    """
+
+    method: Literal["constant-time", "exact", "fresh chains"]
+    count: int | None
+    total_variation: float
+    guarantee: Guarantee
+
+
+def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_time: bool = True) -> DrawPlan:
+    """Returns how to draw rows of a density.
+
+    Args:
+        q: the fitted density.
+        num_steps: steps of fresh chains, at least 0; ``None`` for draws of the density itself.
+        constant_time: whether draws of the density are constant-time; else they are exact.
+
+    Raises:
+        ValueError: ``q`` has a batch shape, its certificate has lapsed, or ``num_steps`` is below 0.
+
+    Example:
+        >>> import torch
+        >>> from pyro_mbde import BoundedClassifiers
+        >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
+        >>> q = MollifiedExpFamily(base, BoundedClassifiers(1, 1), torch.tensor([0.36]), 0.0)
+        >>> plan_draws(q).count, plan_draws(q, num_steps=20).guarantee.epsilon == q.epsilon
+        (40, True)
+    """
+    check_density(q)
+    check_flag("constant_time", constant_time)
+    if num_steps is not None:
+        num_steps = check_count("num_steps", num_steps, minimum=0)
+        distance = total_variation_bound(q.bounds, num_steps)
+        return DrawPlan("fresh chains", num_steps, distance, fresh_guarantee(q.bounds))
+    q.confirm_guarantee()
+    if constant_time:
+        return DrawPlan("constant-time", constant_time_proposals(q.bounds), 2.0**-53, q.guarantee)
+    return DrawPlan("exact", None, 0.0, q.guarantee)
+
+
+def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> int:
+    """Returns the number of draws, or raises if they would take too long; from public numbers alone.
+
+    Args:
+        q: the fitted density.
+        plan: how it is drawn from.
+        num_draws: number of draws, at least 1.
+
+    Raises:
+        TypeError: ``num_draws`` is not a whole number.
+        ValueError: it is below 1, or the draws may take more than ``MAX_PROPOSALS`` proposals on average.
+    """
+    num_draws = check_count("num_draws", num_draws)
+    if plan.count is not None:
+        num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base
+        if num_draws * num_proposals > MAX_PROPOSALS:
+            remedy = (
+                f"Each takes {num_proposals} proposals: draw fewer, lower epsilon (or num_steps), or draw with "
+                f"constant_time=False, whose time is not covered."
+            )
+            limit = MAX_PROPOSALS // num_proposals
+            raise ValueError(message("num_draws", f"be at most {limit} in constant time", num_draws, remedy))
+    elif num_draws > MAX_PROPOSALS * math.exp(-q.bounds.width):
+        remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw: lower epsilon."
+        raise ValueError(message("num_draws", f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws, remedy))
+    return num_draws
