@@ -25,7 +25,7 @@ from pyro_mbde.calibration.certificate import (
     shrunk_bounds,
 )
 from pyro_mbde.calibration.projection import project, project_a_priori
-from pyro_mbde.density.base import as_features, exact_points, feature_dtype, quasi_draws_with_points, reference_draws
+from pyro_mbde.density.base import PreparedBase, as_features, exact_points, quasi_draws_with_points
 from pyro_mbde.density.bounds import Bounds, Certificate, check_skew, clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
@@ -52,7 +52,7 @@ _NOTICED = 2**13
 
 
 def plan_calibration(
-    base: Distribution, epsilon: float, delta: float, skew: float
+    base: Distribution | PreparedBase, epsilon: float, delta: float, skew: float
 ) -> tuple[Bounds, Certificate | None]:
     """Returns the public bounds of a tilt, and what is to be proved of it.
 
@@ -76,7 +76,7 @@ def plan_calibration(
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
     delta = check_number("delta", delta, constraint, lambda value: value == 0 or SMALLEST_DELTA <= value < 1)
     has_room = min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
-    if has_room and exact_points(base) is not None:
+    if has_room and PreparedBase.of(base).finite is not None:
         tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
         bounds = shrunk_bounds(epsilon, skew, tolerance)
         if bounds.width > epsilon / 2:
@@ -118,7 +118,7 @@ class BaseScores:
         Everything here but the base is private.
 
     Args:
-        base: public base distribution, as :func:`~pyro_mbde.density.base.prepare_base` returns it.
+        base: public base distribution, as :func:`~pyro_mbde.density.base.prepare` returns it.
         statistics: c of the density; no longer changed. Networks of this library get layers of aligned sizes
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
@@ -130,17 +130,17 @@ class BaseScores:
     """
 
     def __init__(
-        self, base: Distribution, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
+        self, base: Distribution | PreparedBase, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
     ) -> None:
-        self._base, self._progress = base, progress
-        self._dtype = feature_dtype(base)
+        self._prepared, self._progress = PreparedBase.of(base), progress
+        self._base, self._dtype = self._prepared.distribution, self._prepared.dtype
         self._tilt = Tilt(aligned(statistics), natural_params)
         self._check_place()
-        self._source = UnfilledSource(base)
+        self._source = UnfilledSource(self._prepared)
         self._bar = tqdm(disable=True)
         # Even draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
-        finite = exact_points(base)
+        finite = self._prepared.finite
         self._is_exact = finite is not None
         # Of the even draws, within a replicate.
         self._log_weights = torch.zeros(1, dtype=torch.float64)
@@ -155,7 +155,7 @@ class BaseScores:
 
     def _check_place(self) -> None:
         """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
-        rows = as_features(reference_draws(self._base)[:CHUNK_ROWS], self._base, self._dtype)
+        rows = as_features(self._prepared.draws[:CHUNK_ROWS], self._base, self._dtype)
         if depends_on_place(self._tilt.with_public_weights().score, rows):
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(self._tilt.statistics).__name__
@@ -185,7 +185,7 @@ class BaseScores:
         """
         placement = self.place(bounds, certificate)
         return MollifiedExpFamily(
-            self._base,
+            self._prepared,
             self._tilt.statistics,
             self._tilt.natural_params,
             placement.log_normalizer,

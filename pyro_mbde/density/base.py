@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -50,22 +53,87 @@ class ClosedUniform(dist.Uniform):
         return torch.where(inside, -(self.high - self.low).log(), -torch.inf)
 
 
-def prepare_base(base: Distribution) -> Distribution:
-    """Returns the base as the densities here use it: boxes closed, its own argument checks off.
+@dataclass(frozen=True, eq=False)
+class PreparedBase:
+    """A base with what is derived from it, each computed once.
+
+    Build it with :func:`prepare`, which checks the base and takes a copy that nobody else changes; :meth:`of` derives
+    the same from a base that has been prepared before.
+
+    Attributes:
+        distribution: the base, boxes closed and argument checks off.
+    """
+
+    distribution: Distribution
+
+    @classmethod
+    def of(cls, base: Distribution | PreparedBase) -> PreparedBase:
+        """Returns ``base`` with what is derived from it, without a copy or a check; itself if it has that already."""
+        return base if isinstance(base, PreparedBase) else cls(base)
+
+    @cached_property
+    def draws(self) -> Tensor:
+        """The :func:`reference_draws`."""
+        return reference_draws(self.distribution)
+
+    @cached_property
+    def example(self) -> Tensor:
+        """One draw, shape ``event_shape``."""
+        with torch.inference_mode(False):
+            return self.draws[0].clone()  # of one row, not a view that keeps all of them
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type that values are given to networks in: that of the draws, or of log_prob."""
+        example = self.draws[:1]
+        return example.dtype if example.is_floating_point() else self.distribution.log_prob(example).dtype
+
+    @cached_property
+    def location_scale(self) -> Spread:
+        """Median and scale of each coordinate of the draws (:func:`spread_of_draws`). Public."""
+        return spread_of_draws(self.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
+
+    @cached_property
+    def wide(self) -> Distribution | None:
+        """The base in float64, or None where it cannot be taken apart."""
+        try:
+            return convert_base(self.distribution, dtype=torch.float64, draws=self.draws)
+        except UnknownDistributionError:
+            return None
+
+    @cached_property
+    def finite(self) -> FinitePoints | None:
+        """The points of a finite base with the exact law of its draws, or None where they cannot be listed.
+
+        Raises:
+            ValueError: its probabilities do not sum to 1.
+        """
+        return finite_points(self.distribution, self.wide)
+
+
+def prepare(base: Distribution | PreparedBase) -> PreparedBase:
+    """Checks a base and returns it as the densities here use it: a copy, boxes closed, its own argument checks off.
 
     The checks are off because the density checks values against the base's support itself, once, in a form that
     ``torch.vmap`` can trace. A distribution that cannot be taken apart (see :func:`pyro_mbde.serialization.encode`) is
-    used as it is.
+    used as it is. A base that is prepared already is copied without another check.
 
     Args:
         base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
 
     Raises:
-        TypeError: ``base`` is no distribution.
+        TypeError: ``base`` is not a distribution.
         ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; it is
             masked, or finite with probabilities that do not sum to 1; or its own draws are infinite, outside its
             support or without a density.
     """
+    if isinstance(base, PreparedBase):
+        if base.wide is None:  # not a copy: it may have been changed since
+            return prepare(base.distribution)
+        with torch.inference_mode(False):
+            again = PreparedBase(copy.deepcopy(base.distribution))
+        vars(again).update({name: value for name, value in vars(base).items() if name != "distribution"})
+        return again
     if not isinstance(base, Distribution):
         raise TypeError(message("base", "be a Pyro or torch distribution", base))
     if base.batch_shape:
@@ -85,19 +153,25 @@ def prepare_base(base: Distribution) -> Distribution:
             raise ValueError(message("base", "be a normalised distribution, without a mask", base, remedy))
     try:
         with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
-            prepared: Distribution = decode(_close(describe_base(base)))
+            prepared = PreparedBase(decode(_close(describe_base(base))))
     except UnknownDistributionError:
-        prepared = base
-    note_schema(prepared, noted_schema(base))
+        prepared = PreparedBase(base)
+    note_schema(prepared.distribution, noted_schema(base))
     _check_draws(prepared)
-    exact_points(prepared)
+    _ = prepared.finite  # raises for probabilities that do not sum to 1
     return prepared
 
 
-def _check_draws(base: Distribution) -> None:
-    """Raises if the base's own draws are of no use: never the same, infinite, outside its support, without density."""
+def prepare_base(base: Distribution) -> Distribution:
+    """Returns the ``distribution`` of :func:`prepare`."""
+    return prepare(base).distribution
+
+
+def _check_draws(prepared: PreparedBase) -> None:
+    """Raises if the base's own draws cannot be repeated, are infinite, outside its support or without a density."""
+    base = prepared.distribution
     try:
-        draws, support = reference_draws(base), cast("Any", base.support)
+        draws, support = prepared.draws, cast("Any", base.support)
         repeated = torch.equal(draws, reference_draws(base))
         inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
         log_prob = base.log_prob(draws) if inside else None
@@ -135,15 +209,19 @@ def _is_true(mask: object) -> bool:
     return bool(torch.as_tensor(mask).all())
 
 
-def describe_base(base: Distribution) -> dict[str, Any]:
+def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, Any]:
     """Returns the base as a plain dict, checked to describe it.
+
+    Args:
+        base: the base distribution.
+        draws: its :func:`reference_draws`; ``None`` to make them.
 
     Raises:
         UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
             it cannot be encoded.
     """
     description: dict[str, Any] = encode(base)
-    draws = reference_draws(base)
+    draws = reference_draws(base) if draws is None else draws
     try:
         with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
             same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))
@@ -165,14 +243,25 @@ def _close(node: object) -> object:
 
 
 def convert_base(
-    base: Distribution, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+    base: Distribution,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    draws: Tensor | None = None,
 ) -> Distribution:
-    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``.
+
+    Args:
+        base: the base distribution.
+        dtype: ``None`` to keep it.
+        device: ``None`` to keep it.
+        draws: as for :func:`describe_base`.
+    """
 
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-    converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    converted: Distribution = decode(map_tensors(convert, describe_base(base, draws)))
     note_schema(converted, noted_schema(base))
     return converted
 
@@ -194,21 +283,9 @@ def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
     return noted
 
 
-def widen(base: Distribution) -> Distribution | None:
-    """Returns the base in float64, or None where it cannot be taken apart."""
-    try:
-        return convert_base(base, dtype=torch.float64)
-    except UnknownDistributionError:
-        return None
-
-
 def exact_points(base: Distribution) -> FinitePoints | None:
-    """Returns the points of a finite base with the exact law of its draws, or None where they cannot be listed.
-
-    Raises:
-        ValueError: its probabilities do not sum to 1.
-    """
-    return finite_points(base, widen(base))
+    """Returns :attr:`PreparedBase.finite` of a base."""
+    return PreparedBase.of(base).finite
 
 
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
@@ -226,9 +303,8 @@ def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor
 
 
 def feature_dtype(base: Distribution) -> torch.dtype:
-    """Returns the floating-point type that values of the base are given to networks in: its draws', or log_prob's."""
-    example = reference_draws(base)[:1]
-    return example.dtype if example.is_floating_point() else base.log_prob(example).dtype
+    """Returns :attr:`PreparedBase.dtype` of a base."""
+    return PreparedBase.of(base).dtype
 
 
 def support_of(base: Distribution) -> Any:
@@ -358,11 +434,8 @@ class Spread(NamedTuple):
 
 
 def base_spread(base: Distribution) -> Spread:
-    """Returns the median of each coordinate of the base and its interquartile range in units of a normal's deviation.
-
-    Public: computed from the base alone, always from the same draws.
-    """
-    return spread_of_draws(reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1))
+    """Returns :attr:`PreparedBase.location_scale` of a base."""
+    return PreparedBase.of(base).location_scale
 
 
 def spread_of_draws(draws: Tensor) -> Spread:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.density.base import exact_points, quasi_draws
+from pyro_mbde.density.base import PreparedBase, quasi_draws
 from pyro_mbde.density.bounds import Bounds
 
 #: Independent replicates of even draws, whose scatter tells the error of their average.
@@ -49,7 +49,7 @@ class LogNormalizer:
 
 
 def estimate_log_normalizer(
-    tilt: Callable[[Tensor], Tensor], base: Distribution, bounds: Bounds, *, num_draws: int = 2**16
+    tilt: Callable[[Tensor], Tensor], base: Distribution | PreparedBase, bounds: Bounds, *, num_draws: int = 2**16
 ) -> LogNormalizer:
     r"""Estimates :math:`\phi = \log E_{Q_0} e^f` with its standard error.
 
@@ -78,13 +78,14 @@ def estimate_log_normalizer(
         >>> round(phi.value, 4)  # log((1 + e) / 2)
         0.6201
     """
-    finite = exact_points(base)
+    prepared = PreparedBase.of(base)
+    finite = prepared.finite
     if finite is not None:
         exact = float(torch.logsumexp(finite.log_weights + tilt(finite.points), 0))
         return LogNormalizer(bounds.clamp(exact))
     size = check_count("num_draws", num_draws, minimum=2 * NUM_REPLICATES) // NUM_REPLICATES
     return replicated_log_normalizer(
-        torch.stack([tilt(quasi_draws(base, size)) for _ in range(NUM_REPLICATES)]), bounds
+        torch.stack([tilt(quasi_draws(prepared.distribution, size)) for _ in range(NUM_REPLICATES)]), bounds
     )
 
 

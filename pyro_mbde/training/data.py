@@ -13,14 +13,14 @@ from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
 from pyro_mbde._checks import message
-from pyro_mbde.density.base import as_features, feature_dtype, reference_draws
+from pyro_mbde.density.base import PreparedBase, as_features
 from pyro_mbde.training.fallback import warn_owner
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
     """Returns the table as rows that fit the base, on its device and in its dtype.
 
     Rows with values that are NaN or infinite, or fractions for a base of whole numbers, are left out. A
@@ -50,24 +50,25 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
         rows = _stream_rows(data)
     else:
         rows = _array_rows(data)
-    support: Any = base.support
+    prepared = PreparedBase.of(base)
+    support: Any = prepared.distribution.support
     if rows.is_complex() or rows.dtype == torch.bool:
         raise TypeError(message("data", "hold real numbers", rows.dtype))
     if not rows.is_floating_point() and not support.is_discrete:
         remedy = "Convert counts on purpose: data.to(torch.float32)."
         raise TypeError(message("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
-    return _check_rows(rows, base, support)
+    return _check_rows(rows, prepared.draws, support)
 
 
-def to_network_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
     """Returns the table as a network is trained on it: a copy of what :func:`to_rows` returns, floating, ``(n, d)``."""
-    rows = to_rows(data, base, num_samples)
-    return as_features(rows, base, feature_dtype(base)).clone()
+    prepared = PreparedBase.of(base)
+    return as_features(to_rows(data, prepared, num_samples), prepared.distribution, prepared.dtype).clone()
 
 
-def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
+def _check_rows(rows: Tensor, base_draws: Tensor, support: Any) -> Tensor:
     """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
-    event_shape = base.event_shape
+    event_shape = base_draws.shape[1:]
     if rows.shape == (0,):  # of a table without rows nobody knows how many columns it has
         rows = rows.new_empty(0, *event_shape)
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
@@ -75,7 +76,7 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
         wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
         raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
-    example = reference_draws(base)
+    example = base_draws[0]
     converted = rows.to(example)
     usable = torch.isfinite(rows).to(example.device) & torch.isfinite(converted)
     if not example.is_floating_point():
