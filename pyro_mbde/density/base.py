@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import MixtureSameFamilyConstraint
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.finite import FinitePoints, finite_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
@@ -89,9 +89,9 @@ class PreparedBase:
         return example.dtype if example.is_floating_point() else self.distribution.log_prob(example).dtype
 
     @cached_property
-    def location_scale(self) -> Spread:
-        """Median and scale of each coordinate of the draws (:func:`spread_of_draws`). Public."""
-        return spread_of_draws(self.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
+    def location_scale(self) -> LocationScale:
+        """Median and scale of each coordinate of the draws (:func:`location_scale_of_draws`). Public."""
+        return location_scale_of_draws(self.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
 
     @cached_property
     def wide(self) -> Distribution | None:
@@ -135,22 +135,22 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
         vars(again).update({name: value for name, value in vars(base).items() if name != "distribution"})
         return again
     if not isinstance(base, Distribution):
-        raise TypeError(message("base", "be a Pyro or torch distribution", base))
+        raise TypeError(argument_error("base", "be a Pyro or torch distribution", base))
     if base.batch_shape:
         remedy = f"Declare its dimensions dependent: base.to_event({len(base.batch_shape)})."
-        raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
+        raise ValueError(argument_error("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
     if len(base.event_shape) > 1:
-        raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
+        raise ValueError(argument_error("base", "have event shape () or (d,)", tuple(base.event_shape)))
     for part in _parts_of(base):
         if isinstance(part, dist.Empirical):
             remedy = "It draws the rows it was made from, and nothing between them. Choose one without a table."
-            raise ValueError(message("base", "have a density, of any row", type(part).__name__, remedy))
+            raise ValueError(argument_error("base", "have a density, of any row", type(part).__name__, remedy))
         if hasattr(part, "guarantee"):
             remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
-            raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
+            raise ValueError(argument_error("base", "be public, not a density fitted to a table", base, remedy))
         if isinstance(part, dist.MaskedDistribution) and not _is_true(part._mask):
             remedy = "Where the mask is False its density is 1, which is not the law of its draws. Take the mask off."
-            raise ValueError(message("base", "be a normalised distribution, without a mask", base, remedy))
+            raise ValueError(argument_error("base", "be a normalised distribution, without a mask", base, remedy))
     try:
         with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
             prepared = PreparedBase(decode(_close(describe_base(base))))
@@ -176,15 +176,17 @@ def _check_draws(prepared: PreparedBase) -> None:
         inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
         log_prob = base.log_prob(draws) if inside else None
     except (NotImplementedError, RuntimeError, ValueError) as error:
-        raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
+        raise ValueError(argument_error("base", "have draws, a support and a density", base, str(error))) from error
     if not repeated:
-        raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
+        raise ValueError(
+            argument_error("base", "draw from torch's generators, which private draws are made with", base)
+        )
     if log_prob is None:
         remedy = "A mixture's components must share their support, and scales must suit the dtype."
-        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
+        raise ValueError(argument_error("base", "make finite draws inside its support", base, remedy))
     usable = log_prob.shape == draws.shape[:1] and bool(torch.isfinite(log_prob).any() and not log_prob.isnan().any())
     if not usable:
-        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+        raise ValueError(argument_error("base", "give its own draws a density", base, "Transforms must not saturate."))
 
 
 def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
@@ -228,7 +230,9 @@ def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, 
     except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
         same = False
     if not same:
-        raise UnknownDistributionError(message("base", "be rebuilt by its arguments to be converted or saved", base))
+        raise UnknownDistributionError(
+            argument_error("base", "be rebuilt by its arguments to be converted or saved", base)
+        )
     return description
 
 
@@ -426,19 +430,19 @@ def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
     return points
 
 
-class Spread(NamedTuple):
+class LocationScale(NamedTuple):
     """Where the base lies and how wide, coordinate by coordinate; shapes ``(d,)``, with d = 1 for a scalar event."""
 
     loc: Tensor
     scale: Tensor
 
 
-def base_spread(base: Distribution) -> Spread:
+def base_location_scale(base: Distribution) -> LocationScale:
     """Returns :attr:`PreparedBase.location_scale` of a base."""
     return PreparedBase.of(base).location_scale
 
 
-def spread_of_draws(draws: Tensor) -> Spread:
+def location_scale_of_draws(draws: Tensor) -> LocationScale:
     """Returns the median of each column and its interquartile range in units of a normal's deviation, in float64.
 
     Robust, since a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1, one whose
@@ -454,7 +458,7 @@ def spread_of_draws(draws: Tensor) -> Spread:
     deviation = draws.std(0)
     usable = (scale > 0) & torch.isfinite(scale)
     scale = torch.where(usable, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
-    return Spread(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
+    return LocationScale(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
 
 
 def reference_draws(base: Distribution) -> Tensor:

@@ -16,7 +16,7 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, as_features, prepare, reference_draws, support_of
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.finite import enumerate_points
@@ -350,12 +350,14 @@ class MollifiedExpFamily(TiltedMoments):
             ValueError: validation is on and a value is NaN or outside the support.
         """
         if not isinstance(value, Tensor):
-            raise TypeError(message("value", "be a tensor", value))
+            raise TypeError(argument_error("value", "be a tensor", value))
         if value.is_floating_point() and value.dtype != self.dtype:
             value = value.to(self.dtype)
         batch_dims = value.dim() - len(self.event_shape)
         if value.shape[batch_dims:] != self.event_shape:
-            raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+            raise ValueError(
+                argument_error("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape))
+            )
         batch_shape = value.shape[:batch_dims]
         if self.batch_shape:
             batch_shape = _broadcast_shape(batch_shape, self.batch_shape)
@@ -469,7 +471,7 @@ class MollifiedExpFamily(TiltedMoments):
         if not fits:
             remedy = f"The batch shape is {tuple(self.batch_shape)}."
             raise ValueError(
-                message("batch_shape", "be one that the batch shape broadcasts to", tuple(batch_shape), remedy)
+                argument_error("batch_shape", "be one that the batch shape broadcasts to", tuple(batch_shape), remedy)
             )
         unannotated: Any = self
         new: MollifiedExpFamily = unannotated._get_checked_instance(MollifiedExpFamily, _instance)
@@ -592,9 +594,9 @@ def check_density(q: Any, remedy: str = "Pass the density before it is expanded.
         ValueError: it has a batch shape.
     """
     if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+        raise TypeError(argument_error("q", "be a MollifiedExpFamily", q))
     if q.batch_shape:
-        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+        raise ValueError(argument_error("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
 
 
 def _known(number: Tensor) -> float | None:

@@ -14,7 +14,7 @@ from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.density.base import PreparedBase, quasi_draws
 from pyro_mbde.density.bounds import Bounds
 
-#: Independent replicates of even draws, whose scatter tells the error of their average.
+#: Independent replicates of quasi-random draws, whose scatter tells the error of their average.
 NUM_REPLICATES = 16
 
 
@@ -90,7 +90,7 @@ def estimate_log_normalizer(
 
 
 def replicated_log_normalizer(tilts: Tensor, bounds: Bounds) -> LogNormalizer:
-    """Returns phi from the tilt on independent replicates of even draws of the base.
+    """Returns phi from the tilt on independent replicates of quasi-random draws of the base.
 
     The standard error is that of the replicates' average, through the logarithm (delta method).
 

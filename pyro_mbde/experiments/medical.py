@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_number, check_seed
 from pyro_mbde._torch_state import seeded
 
 TABLE = Path(__file__).with_name("data") / "randhie.csv"
@@ -92,9 +92,9 @@ def split_rows(rows: Tensor, share: float = 0.1, seed: int = 0) -> tuple[Tensor,
         (8, 2, True)
     """
     if not isinstance(rows, Tensor):
-        raise TypeError(message("rows", "be a tensor", rows))
+        raise TypeError(argument_error("rows", "be a tensor", rows))
     if rows.dim() == 0 or len(rows) < 2:
-        raise ValueError(message("rows", "be at least two", tuple(rows.shape)))
+        raise ValueError(argument_error("rows", "be at least two", tuple(rows.shape)))
     share = check_number("share", share, "be in (0, 1)", lambda value: 0 < value < 1)
     num_train = max(int((1 - share) * len(rows)), 1)
     with seeded(check_count("seed", seed, minimum=0)):

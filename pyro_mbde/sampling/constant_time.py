@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
 
@@ -189,5 +189,5 @@ def check_work(num_draws: int, num_proposals: int, limit: int) -> None:
             f"constant_time=False, whose time is not covered."
         )
         raise ValueError(
-            message("num_draws", f"be at most {limit // num_proposals} in constant time", num_draws, remedy)
+            argument_error("num_draws", f"be at most {limit // num_proposals} in constant time", num_draws, remedy)
         )

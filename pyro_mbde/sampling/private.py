@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_flag, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_flag, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
@@ -34,7 +34,9 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
         ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
     """
     if q.device.type not in ("cpu", "cuda"):
-        raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
+        raise ValueError(
+            argument_error("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type)
+        )
     if check_seed(seed) is None:
         with system_generator():
             yield SystemSource(q.base)
@@ -63,7 +65,7 @@ def check_private_draws(q: MollifiedExpFamily, num_draws: int, constant_time: bo
         check_work(num_draws, fixed_num_proposals(q.bounds), MOST_PROPOSALS)
     elif num_draws > MOST_PROPOSALS * math.exp(-width):
         remedy = f"A tilt of width R = {width:.3g} nats may take e^R proposals a draw: lower epsilon."
-        raise ValueError(message("num_draws", f"be at most {MOST_PROPOSALS:.0e} / e^R", num_draws, remedy))
+        raise ValueError(argument_error("num_draws", f"be at most {MOST_PROPOSALS:.0e} / e^R", num_draws, remedy))
     return num_draws
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, as_features
 from pyro_mbde.training.fallback import warn_owner
 
@@ -53,10 +53,10 @@ def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> T
     prepared = PreparedBase.of(base)
     support: Any = prepared.distribution.support
     if rows.is_complex() or rows.dtype == torch.bool:
-        raise TypeError(message("data", "hold real numbers", rows.dtype))
+        raise TypeError(argument_error("data", "hold real numbers", rows.dtype))
     if not rows.is_floating_point() and not support.is_discrete:
         remedy = "Convert counts on purpose: data.to(torch.float32)."
-        raise TypeError(message("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
+        raise TypeError(argument_error("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
     return _check_rows(rows, prepared.draws, support)
 
 
@@ -112,14 +112,16 @@ def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
         if not types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype) or types.is_complex_dtype(dtype)
     ]
     if wrong:
-        raise TypeError(message("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns."))
+        raise TypeError(
+            argument_error("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns.")
+        )
     return torch.tensor(frame.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
     if isinstance(data, Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
         if not isinstance(data, Sized):
-            raise TypeError(message("data", "be a Dataset with a length", type(data).__name__))
+            raise TypeError(argument_error("data", "be a Dataset with a length", type(data).__name__))
         parts = [_array_rows(_first(data[index])) for index in range(len(data))]
     else:
         parts = [_array_rows(_first(item)) for item in data]
@@ -128,7 +130,7 @@ def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
     try:
         return torch.cat(parts) if isinstance(data, DataLoader) else torch.stack(parts)
     except RuntimeError as error:
-        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
+        raise ValueError(argument_error("data", "have rows of one length", type(data).__name__)) from error
 
 
 def _first(item: Any) -> Any:
@@ -139,7 +141,9 @@ def _first(item: Any) -> Any:
 def _array_rows(data: Any) -> Tensor:
     if isinstance(data, Tensor):
         if data.layout is not torch.strided or data.is_nested:
-            raise TypeError(message("data", "be a dense tensor", data.layout, "Convert it with data.to_dense()."))
+            raise TypeError(
+                argument_error("data", "be a dense tensor", data.layout, "Convert it with data.to_dense().")
+            )
         return data.detach()
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         unmasked: Any = data.astype(np.result_type(data.dtype, np.float64))
@@ -147,14 +151,14 @@ def _array_rows(data: Any) -> Tensor:
     try:
         array = np.asarray(data)
     except ValueError as error:  # rows of different lengths
-        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
+        raise ValueError(argument_error("data", "have rows of one length", type(data).__name__)) from error
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and array.ndim):
         raise TypeError(
-            message("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
+            argument_error("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
         )
     if array.dtype.kind not in "fiub":
         kinds = "be a tensor, array, DataFrame, Dataset, DataLoader or Distribution of numbers"
-        raise TypeError(message("data", kinds, type(data).__name__))
+        raise TypeError(argument_error("data", kinds, type(data).__name__))
     # As torch takes it: native byte order, at most 64 bits, no negative strides.
     wide = np.float64 if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return torch.tensor(np.ascontiguousarray(array.astype(wide)))

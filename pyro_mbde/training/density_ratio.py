@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import BaseScores, plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
@@ -79,7 +79,7 @@ class DensityRatio:
                 batch_size=512,
             )
         if not isinstance(weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.weak_learner = weak_learner
         self.ensemble_size = check_count("ensemble_size", ensemble_size)
         self.num_samples = check_count("num_samples", num_samples, minimum=2)

@@ -10,7 +10,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_choice, check_count, check_epsilon, check_flag, check_number, check_seed, message
+from pyro_mbde._checks import (
+    argument_error,
+    check_choice,
+    check_count,
+    check_epsilon,
+    check_flag,
+    check_number,
+    check_seed,
+)
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.certificate import check_finite_epsilon
 from pyro_mbde.calibration.placement import BaseScores, plan_calibration
@@ -163,13 +171,13 @@ class MBDE:
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.weak_learner = WeakLearner() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.schedule = check_choice("schedule", schedule, tuple(SCHEDULES))
         self.sharpen = check_flag("sharpen", sharpen)
         self.sampler = check_choice("sampler", sampler, SAMPLERS)
         support: Any = self.base.support
         if support.is_discrete and sampler != "rejection":
-            raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
+            raise ValueError(argument_error("sampler", "be rejection for a discrete base", sampler))
         self.calibrated = check_flag("calibrated", calibrated)
         self.reweighted = check_flag("reweighted", reweighted)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_epsilon, check_flag, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_flag, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.experiments.baselines.box import box_rows, check_box, to_unit
 from pyro_mbde.experiments.baselines.common import check_bandwidth
@@ -108,12 +108,12 @@ class BernsteinKDE:
         self.bandwidth: float | None = check_bandwidth(bandwidth, "It is in units of the box's side.")
         self.lattice_size = None if lattice_size is None else check_count("lattice_size", lattice_size)
         if self.lattice_size is not None and (self.lattice_size + 1) ** self._num_dims > _MOST_VALUES:
-            raise ValueError(message("lattice_size", f"give at most {_MOST_VALUES:,} values", lattice_size))
+            raise ValueError(argument_error("lattice_size", f"give at most {_MOST_VALUES:,} values", lattice_size))
         if 2**self._num_dims > _MOST_BY_RULE:
-            raise ValueError(message("low", "have few enough entries for a lattice, 15", self._num_dims))
+            raise ValueError(argument_error("low", "have few enough entries for a lattice, 15", self._num_dims))
         self.iterations = check_count("iterations", iterations)
         if self.iterations > _MOST_ITERATIONS:
-            raise ValueError(message("iterations", f"be at most {_MOST_ITERATIONS}", iterations))
+            raise ValueError(argument_error("iterations", f"be at most {_MOST_ITERATIONS}", iterations))
         self.seed = check_seed(seed)
         self.progress = check_flag("progress", progress)
         self._as_published = False
@@ -215,7 +215,7 @@ class BernsteinKDE:
                 )
             scale = self.noise_scale(len(rows), bandwidth, size)
             if scale > _LARGEST_NOISE:
-                raise ValueError(message("epsilon", "be large enough for noise that floats hold", self.epsilon))
+                raise ValueError(argument_error("epsilon", "be large enough for noise that floats hold", self.epsilon))
             coefficients = iterate(self._add_noise(lattice_values(unit, bandwidth, size), scale), self.iterations)
             # From here on the table is not looked at.
             if self._as_published:

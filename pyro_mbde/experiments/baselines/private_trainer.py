@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from pyro_mbde._checks import check_count, check_flag, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
-from pyro_mbde.density.base import base_spread
+from pyro_mbde.density.base import base_location_scale
 from pyro_mbde.experiments.baselines.common import FittedDensity, continuous_base, require_rows
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.training.data import to_network_rows
@@ -72,7 +72,7 @@ class PrivateTrainer(ABC, Generic[_Density]):
         bar = tqdm(total=num_steps, desc=self._description, unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
             rows = require_rows(to_network_rows(data, self.base, self.num_samples))
-            loc, scale = (part.to(rows) for part in base_spread(self.base))
+            loc, scale = (part.to(rows) for part in base_location_scale(self.base))
             return self._train((rows - loc) / scale, bar.update)
 
     @abstractmethod

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_flag, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_flag, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
-from pyro_mbde.density.base import base_spread, reference_draws, support_of
+from pyro_mbde.density.base import base_location_scale, reference_draws, support_of
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.experiments.baselines.common import (
     FittedDensity,
@@ -86,7 +86,7 @@ class UnboundedDensity(FittedDensity):
             log_base = self._log_base(self._cells)
             held_mass = math.exp(float(torch.logsumexp(log_base, 0))) * volume
             if not abs(held_mass - 1) < _TOLERATED_MASS:
-                raise ValueError(message("box", "hold nearly all of the base", box))
+                raise ValueError(argument_error("box", "hold nearly all of the base", box))
             log_masses = log_base + self.tilt(self._cells)
             self.log_normalizer = float(torch.logsumexp(log_masses, 0)) + math.log(volume)
             self._cumulative = torch.softmax(log_masses, 0).cumsum(0)
@@ -204,13 +204,13 @@ class UnboundedMBDE:
     ) -> None:
         self.base = continuous_base(base)
         if self.base.event_shape.numel() > 2:
-            raise ValueError(message("base", "be of one or two dimensions", base))
+            raise ValueError(argument_error("base", "be of one or two dimensions", base))
         self.epsilon = check_positive("epsilon", epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.box = _check_cube(box)
         self.weak_learner = WeakLearner.paper() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = check_flag("progress", progress)
@@ -235,7 +235,7 @@ class UnboundedMBDE:
         bar = tqdm(total=num_steps, desc="UnboundedMBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
             positives = require_rows(to_network_rows(data, self.base, self.num_samples))
-            spread = base_spread(self.base)
+            spread = base_location_scale(self.base)
             shape = torch.Size([self.num_samples])
             source: Distribution = self.base
             classifiers: list[BoundedClassifiers] = []
@@ -259,8 +259,8 @@ class UnboundedMBDE:
 
 def _check_cube(box: Any) -> Box:
     if not isinstance(box, tuple | list) or len(box) != 2 or not all(isinstance(edge, numbers.Real) for edge in box):
-        raise TypeError(message("box", "be a pair of numbers, lower and upper edge", box))
+        raise TypeError(argument_error("box", "be a pair of numbers, lower and upper edge", box))
     low, high = float(box[0]), float(box[1])
     if not -math.inf < low < high < math.inf:
-        raise ValueError(message("box", "be finite and rise", box))
+        raise ValueError(argument_error("box", "be finite and rise", box))
     return low, high
