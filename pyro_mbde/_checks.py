@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 
-def message(name: str, constraint: str, value: object, remedy: str = "") -> str:
+def argument_error(name: str, constraint: str, value: object, remedy: str = "") -> str:
     """Returns the text of an argument error, in the one form the library uses."""
     return f"{name} must {constraint}, got {name}={value!r}. {remedy}".rstrip()
 
@@ -22,13 +22,13 @@ def shown(number: float) -> str:
 def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
     """Returns ``value`` as a float, or raises if it is no real number or ``holds`` is false of it (as it is of NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(message(name, "be a real number", value, remedy))
+        raise TypeError(argument_error(name, "be a real number", value, remedy))
     try:
         number = float(value)
     except OverflowError:  # an int or a fraction that no float holds
-        raise ValueError(message(name, "be a number that a float holds", value, remedy)) from None
+        raise ValueError(argument_error(name, "be a number that a float holds", value, remedy)) from None
     if not holds(number):
-        raise ValueError(message(name, constraint, value, remedy))
+        raise ValueError(argument_error(name, constraint, value, remedy))
     return number
 
 
@@ -40,25 +40,25 @@ def check_epsilon(value: Any) -> float:
 def check_count(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -> int:
     """Returns ``value`` as an int, or raises if it is no whole number of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(message(name, "be a whole number", value, remedy))
+        raise TypeError(argument_error(name, "be a whole number", value, remedy))
     if value < minimum:
-        raise ValueError(message(name, f"be at least {minimum}", value, remedy))
+        raise ValueError(argument_error(name, f"be at least {minimum}", value, remedy))
     return int(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Returns ``value``, or raises if it is none of the ``choices``."""
     if not isinstance(value, str):
-        raise TypeError(message(name, "be a string", value))
+        raise TypeError(argument_error(name, "be a string", value))
     if value not in choices:
-        raise ValueError(message(name, f"be one of {', '.join(choices)}", value))
+        raise ValueError(argument_error(name, f"be one of {', '.join(choices)}", value))
     return str(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Returns ``value`` as a bool, or raises if it is neither True nor False, Python's or NumPy's."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(message(name, "be True or False", value))
+        raise TypeError(argument_error(name, "be True or False", value))
     return bool(value)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_choice, check_count, check_epsilon, message
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon
 from pyro_mbde.calibration.projection import project, project_a_priori, rank_last
 from pyro_mbde.density.base import quasi_draws
 from pyro_mbde.density.bounds import Bounds, check_skew, clip_score, skewed_bounds
@@ -66,7 +66,7 @@ def best_reachable(
         skew: where the interval lies, in (0, 1).
         guarantee: ``calibrated`` or ``a-priori``.
         box: lower and upper edge of a cube that holds almost all of P and Q0, for quadrature in one or two dimensions;
-            ``None`` for draws, even ones of Q0 and plain ones of P.
+            ``None`` for draws, quasi-random ones of Q0 and plain ones of P.
         num_draws: draws of each, where there is no box.
 
     Returns:
@@ -103,7 +103,7 @@ def _place(
     # A wider interval than the log-ratio's own changes nothing, and would overflow.
     finite = log_ratio[torch.isfinite(log_ratio)]
     if not len(finite):
-        raise ValueError(message("target", "share a part of its support with the base", target))
+        raise ValueError(argument_error("target", "share a part of its support with the base", target))
     widest = (2 * float(finite.abs().max()) + 1) / min(skew, 1 - skew)
     if guarantee == "a-priori":
         bounds = skewed_bounds(min(epsilon / 2, widest), 0.5)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_number
 
 Box = tuple[float, float]
 
@@ -54,7 +54,7 @@ def quadrature_grid(box: Box, event_shape: torch.Size, points_per_dim: int | Non
     num_dims = max(event_shape.numel(), 1)
     if num_dims > 2:
         raise ValueError(
-            message("event_shape", "be (), (1,) or (2,)", tuple(event_shape), "Use Monte Carlo: box=None.")
+            argument_error("event_shape", "be (), (1,) or (2,)", tuple(event_shape), "Use Monte Carlo: box=None.")
         )
     low, high = box
     count = points_per_dim or (20_000 if num_dims == 1 else 500)

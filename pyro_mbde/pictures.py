@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.private_files import warn_beside_card, write_atomically
 
 if TYPE_CHECKING:  # imported where used: it takes a while
@@ -39,9 +39,9 @@ def check_picture_path(path: str | os.PathLike[str]) -> Path:
         ValueError: it ends in none of :data:`PICTURE_ENDINGS`.
     """
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(message("path", "be a path", path))
+        raise TypeError(argument_error("path", "be a path", path))
     if Path(path).suffix not in PICTURE_ENDINGS:
-        raise ValueError(message("path", f"end in {', '.join(PICTURE_ENDINGS)}", os.fspath(path)))
+        raise ValueError(argument_error("path", f"end in {', '.join(PICTURE_ENDINGS)}", os.fspath(path)))
     return Path(path)
 
 

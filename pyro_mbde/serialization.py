@@ -18,7 +18,7 @@ import torch.distributions
 from torch import Tensor, nn
 from torch.distributions import Distribution, Transform
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.private_files import write_atomically
 
 #: Where the classes of an encoded distribution are looked up; nothing else can be named in a file.
@@ -198,7 +198,9 @@ def read_file(path: str | os.PathLike[str], kind: str, versions: tuple[int, ...]
         raise damaged_file(path, kind)
     if content.get("version") not in versions:
         known = " or ".join(map(str, versions))
-        raise ValueError(message("file version", f"be {known}", content.get("version"), "Update pyro_mbde to read it."))
+        raise ValueError(
+            argument_error("file version", f"be {known}", content.get("version"), "Update pyro_mbde to read it.")
+        )
     return content
 
 
@@ -245,7 +247,9 @@ def canonical_digest(content: dict[str, Any]) -> str:
         elif isinstance(node, bool | int | str | None):
             add(type(node).__name__, str(node).encode())
         else:
-            raise TypeError(message("content", "be of tensors, numbers, text, lists and dicts", type(node).__name__))
+            raise TypeError(
+                argument_error("content", "be of tensors, numbers, text, lists and dicts", type(node).__name__)
+            )
 
     visit(content)
     return digest.hexdigest()
@@ -254,4 +258,4 @@ def canonical_digest(content: dict[str, Any]) -> str:
 def damaged_file(path: str | os.PathLike[str], kind: str) -> ValueError:
     """Returns the one error for a file that does not hold what it should."""
     remedy = f"Write it with {kind}.save."
-    return ValueError(message("path", f"name an undamaged file of a {kind}", os.fspath(path), remedy))
+    return ValueError(argument_error("path", f"name an undamaged file of a {kind}", os.fspath(path), remedy))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number
 from pyro_mbde.density.bounds import LOG_2, check_skew, paper_natural_params
 
 
@@ -122,9 +122,9 @@ def weak_learning_constants(
     def interval(name: str, values: Tensor) -> Interval:
         values = values.double().flatten() / c_max
         if len(values) < 2:
-            raise ValueError(message(name, "hold at least two values", tuple(values.shape)))
+            raise ValueError(argument_error(name, "hold at least two values", tuple(values.shape)))
         if not bool((values.abs() <= 1 + 1e-6).all()):  # float32's log 2 is above log 2
-            raise ValueError(message(name, "be in [-c_max, c_max]", "values outside it"))
+            raise ValueError(argument_error(name, "be in [-c_max, c_max]", "values outside it"))
         log_term = math.log(4 / alpha)
         mean, count = float(values.mean()), len(values)
         error = math.sqrt(2 * float(values.var()) * log_term / count) + 14 * log_term / (3 * (count - 1))
@@ -282,7 +282,9 @@ def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: flo
     steps = check_count("num_rounds", num_rounds) * 4 * LOG_2
     edge = _average_edge(gamma_p, gamma_q)
     if edge < 0:
-        raise ValueError(message("gamma_p", "be at least -Gamma(gamma_q) / log 2", gamma_p, "Nothing follows below."))
+        raise ValueError(
+            argument_error("gamma_p", "be at least -Gamma(gamma_q) / log 2", gamma_p, "Nothing follows below.")
+        )
     missing = 1 - edge
     return epsilon * (epsilon + missing * steps) / ((epsilon + 2 * alpha) * (epsilon + steps))
 

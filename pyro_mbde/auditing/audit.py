@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_count, check_epsilon, check_number, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.auditing.checks import (
     Suspicion,
@@ -133,7 +133,7 @@ def audit(
         (True, True)
     """
     if not callable(fit):
-        raise TypeError(message("fit", "be a function of a table", fit))
+        raise TypeError(argument_error("fit", "be a function of a table", fit))
     epsilon = check_number("epsilon", check_epsilon(epsilon), "be finite", math.isfinite)
     num_pairs = check_count("num_pairs", num_pairs, minimum=0)
     num_draws = check_count("num_draws", num_draws, minimum=1000)
@@ -145,7 +145,7 @@ def audit(
         is_adaptive = prepared is not None and num_pairs >= 2
         made = [] if prepared is None else hostile_pairs(prepared, epsilon, num_pairs - is_adaptive)
         if not given and not made:
-            raise ValueError(message("base", "be given, or tables", base))
+            raise ValueError(argument_error("base", "be given, or tables", base))
         total = len(given) + len(made) + is_adaptive
         with AuditProgress(total, show=progress) as steps:
             attack = _Attack(fit, epsilon, num_draws, (1 - confidence) / total, steps)
@@ -171,10 +171,10 @@ def _check_tables(tables: Any) -> list[TablePair]:
     if tables is None:
         return []
     if not isinstance(tables, Mapping):
-        raise TypeError(message("tables", "map names to pairs of tables", type(tables).__name__))
+        raise TypeError(argument_error("tables", "map names to pairs of tables", type(tables).__name__))
     for pair in tables.values():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(message("tables", "map names to pairs of tables", type(pair).__name__))
+            raise TypeError(argument_error("tables", "map names to pairs of tables", type(pair).__name__))
     return [TablePair(str(name), *pair) for name, pair in tables.items()]
 
 
@@ -244,7 +244,7 @@ class _Attack:
             self._refusals.append(f"the table of {name} with a {type(error).__name__}")
             return None
         if not hasattr(density, "log_prob") and not hasattr(density, "sample"):
-            raise TypeError(message("fit", "return an object with sample or log_prob", type(density).__name__))
+            raise TypeError(argument_error("fit", "return an object with sample or log_prob", type(density).__name__))
         self._steps.begin(f"checking {name}")
         fitted = _Fitted(name, density, table, self._draw(name, density))
         self._fitted.append(fitted)

@@ -21,7 +21,7 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Facts of a density that the table has no part in.
 PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
-#: Independent replicates of even draws of the base, and draws in each.
+#: Independent replicates of quasi-random draws of the base, and draws in each.
 _NUM_REPLICATES, _REPLICATE_SIZE = 33, 2**11
 
 
@@ -137,7 +137,8 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
 def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[Suspicion]:
     r"""Returns whether a density integrates to 1, and a calibrated one lies where its certificate says.
 
-    Both from :math:`E_{Q_0}\, q/q_0`, on even draws of the base in 33 independent replicates, whose scatter gives
+    Both from :math:`E_{Q_0}\, q/q_0`, on quasi-random draws of the base in 33 independent replicates, whose
+    scatter gives
     Student's t; a finite base is summed.
 
     Args:

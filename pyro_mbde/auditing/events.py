@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_mbde._checks import check_count, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.auditing.search import in_chunks
-from pyro_mbde.density.base import Spread, spread_of_draws
+from pyro_mbde.density.base import LocationScale, location_scale_of_draws
 from pyro_mbde.training.weak_learner import WeakLearner
 
 #: The classifier that learns to tell the draws apart, and how many draws it sees.
@@ -136,7 +136,7 @@ def _scores(
     """Scores of all four parts; nothing in them depends on the second halves."""
     parts = [part.double() for part in (first, other_first, second, other_second)]
     pooled = torch.cat(parts[:2])
-    spread = spread_of_draws(pooled)
+    spread = location_scale_of_draws(pooled)
     standard = [(part - spread.loc) / spread.scale for part in parts]
     scores = {f"column {index}": [part[:, index] for part in parts] for index in range(first.shape[1])[:_NUM_COLUMNS]}
     cells = _cells(parts)
@@ -173,7 +173,7 @@ def _learned(standard: list[Tensor]) -> list[Tensor]:
     # Draws of an attacked density may be far out: what is learned from is held within reach.
     held = [part.clamp(-1e3, 1e3).float() for part in standard]
     with with_gradients():
-        unit = Spread(torch.zeros(num_dims), torch.ones(num_dims))
+        unit = LocationScale(torch.zeros(num_dims), torch.ones(num_dims))
         classifier = _LEARNER.fit(held[0][:_NUM_TRAINING], held[1][:_NUM_TRAINING], unit).classifier
     return [in_chunks(lambda part: classifier.logits(part).squeeze(-1).double(), part) for part in held]
 

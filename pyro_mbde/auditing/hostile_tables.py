@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.density.base import spread_of_draws
+from pyro_mbde.density.base import location_scale_of_draws
 
 #: Rows of a table, and draws of the base that most rows are taken from.
 _NUM_ROWS, _NUM_POOL = 1000, 4096
@@ -81,7 +81,7 @@ def rows_at_the_peak(base: Distribution, place: Tensor) -> TablePair:
     """Returns an attack that follows another: all rows where that peaked, against base draws away from there."""
     pool = _Pool.of(base)
     features = pool.draws.reshape(_NUM_POOL, -1).double()
-    scale = spread_of_draws(features).scale
+    scale = location_scale_of_draws(features).scale
     distance = ((features - place.reshape(1, -1).double()) / scale).norm(dim=1)
     away = pool.draws[distance.argsort(descending=True)]
     return TablePair("rows at the last peak", _repeat(place.unsqueeze(0)), away[: 3 * _NUM_POOL // 4])
@@ -110,7 +110,7 @@ class _Pool(NamedTuple):
     def far(self, sign: float) -> Tensor:
         """A huge value, or the most extreme draw where the support ends before."""
         features = self.draws.reshape(_NUM_POOL, -1)
-        spread = spread_of_draws(features)
+        spread = location_scale_of_draws(features)
         huge = (spread.loc + sign * _HUGE * spread.scale).round().to(self.draws).reshape(1, *self.draws.shape[1:])
         return huge if self.holds(huge) else self.draws[-1:] if sign > 0 else self.draws[:1]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.density.base import spread_of_draws
+from pyro_mbde.density.base import location_scale_of_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.density.scoring import score_rows
@@ -114,7 +114,7 @@ def starting_points(base: Distribution | None, support: Any, rows: list[Tensor])
     near = near[inside(support, near)]
     features = near.reshape(len(near), -1)
     # One place has no spread of its own.
-    spread = spread_of_draws(features if len(features) > 1 else torch.cat([features - 1, features + 1]))
+    spread = location_scale_of_draws(features if len(features) > 1 else torch.cat([features - 1, features + 1]))
     directions = torch.randn(_NUM_DIRECTIONS, features.shape[1], dtype=torch.float64)
     directions = torch.cat([directions / directions.norm(dim=1, keepdim=True), torch.ones(1, features.shape[1])])
     directions = torch.cat([directions, -directions])
@@ -160,7 +160,7 @@ def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) ->
     """Steps of a length of their own along the gradient, shorter and shorter; all points on the way are returned."""
     if _is_discrete(support, points):
         return points
-    scale = spread_of_draws(starts.reshape(len(starts), -1)).scale.to(points).reshape(points.shape[1:])
+    scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.to(points).reshape(points.shape[1:])
     visited = [points]
     for step in range(_NUM_STEPS):
         length = 0.3 * 0.001 ** (step / _NUM_STEPS)
@@ -184,7 +184,9 @@ def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) ->
 def _refine(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
     """Perturbs the best points, finer and finer; or exchanges coordinates."""
     discrete = _is_discrete(support, points)
-    scale = spread_of_draws(starts.reshape(len(starts), -1)).scale.to(starts.dtype if not discrete else torch.float64)
+    scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.to(
+        starts.dtype if not discrete else torch.float64
+    )
     visited = [points]
     for depth in range(_NUM_REFINEMENTS):
         tries = points.repeat_interleave(_NUM_TRIES, 0)

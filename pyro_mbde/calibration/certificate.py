@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_epsilon, check_number
 from pyro_mbde.density.bounds import Bounds, Certificate, check_skew
 
 #: Draws that the tolerance is sized for: plain ones of the tilt that is hardest to certify.
@@ -72,7 +72,7 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     low, high = ROUNDING_RESERVE, min(skew, 1 - skew) * epsilon
     if high <= 2 * low:
         constraint = f"leave both sides of the interval {2 * low:g} nats at least, for rounding"
-        raise ValueError(message("skew and epsilon", constraint, (skew, epsilon)))
+        raise ValueError(argument_error("skew and epsilon", constraint, (skew, epsilon)))
     for _ in range(60):
         tolerance = (low + high) / 2
         if tolerance < _tolerance(shrunk_bounds(epsilon, skew, tolerance), delta):
@@ -112,8 +112,8 @@ def _tolerance(bounds: Bounds, delta: float) -> float:
     return ROUNDING_RESERVE + math.sqrt(2 * variance * -math.log(delta) / _DRAWS_PLANNED)
 
 
-class CopyLimits(NamedTuple):
-    r"""Limits of independent unbiased copies Y of :math:`E_{Q_0} e^f`, and a guess at their scatter.
+class SampleBounds(NamedTuple):
+    r"""Bounds of independent unbiased samples Y of :math:`E_{Q_0} e^f`, and a guess at their variance.
 
     Attributes:
         smallest: a bound that no Y is below.
@@ -126,7 +126,7 @@ class CopyLimits(NamedTuple):
     variance: float
 
 
-def expected_draws(limits: CopyLimits, certificate: Certificate) -> float:
+def expected_draws(limits: SampleBounds, certificate: Certificate) -> float:
     r"""Returns about how many copies certifying takes, for planning alone.
 
     With bets of gap over variance the log-capital grows by :math:`\eta^2/(2V)` a copy on average; and no bet can exceed
@@ -139,7 +139,7 @@ def expected_draws(limits: CopyLimits, certificate: Certificate) -> float:
     return max(by_scatter, by_range)
 
 
-def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certificate) -> bool:
+def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certificate) -> bool:
     r"""Returns whether :math:`|\phi| \le \eta` is proved; says so wrongly with probability at most delta.
 
     Let :math:`Y_1, Y_2, \dots` be independent, each with mean :math:`E_{Q_0} e^f = e^\phi`, in
@@ -182,11 +182,11 @@ def certify(blocks: Iterable[Tensor], limits: CopyLimits, certificate: Certifica
 
     Example:
         >>> bounds, certificate = plan_certificate(1.0, delta=1e-6, skew=0.5)
-        >>> even = torch.ones(4096, dtype=torch.float64)  # f = 0 everywhere
-        >>> limits = CopyLimits(math.exp(bounds.low), math.exp(bounds.high), variance=0.01)
-        >>> certify([even] * 4, limits, certificate)
+        >>> copies = torch.ones(4096, dtype=torch.float64)  # f = 0 everywhere
+        >>> limits = SampleBounds(math.exp(bounds.low), math.exp(bounds.high), variance=0.01)
+        >>> certify([copies] * 4, limits, certificate)
         True
-        >>> certify([even + 0.01] * 4, limits, certificate)  # phi = log(1.01), well above eta
+        >>> certify([copies + 0.01] * 4, limits, certificate)  # phi = log(1.01), well above eta
         False
     """
     constraint = f"be above {ROUNDING_RESERVE}"

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_number, message
+from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.certificate import (
     ROUNDING_RESERVE,
     SMALLEST_DELTA,
-    CopyLimits,
+    SampleBounds,
     certify,
     check_finite_epsilon,
     expected_draws,
@@ -25,7 +25,7 @@ from pyro_mbde.calibration.certificate import (
     shrunk_bounds,
 )
 from pyro_mbde.calibration.projection import project, project_a_priori
-from pyro_mbde.density.base import as_features, exact_points, feature_dtype, quasi_draws_with_points, reference_draws
+from pyro_mbde.density.base import PreparedBase, as_features, exact_points, quasi_draws_with_points
 from pyro_mbde.density.bounds import Bounds, Certificate, check_skew, clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
@@ -34,11 +34,12 @@ from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place
 from pyro_mbde.density.statistics import aligned
 from pyro_mbde.density.tilt import Tilt
 
-#: Even draws of the base that the shift is found on: from the first number up to the last, until the log-normaliser is
-#: known to this share of the tolerance.
-_FIRST_EVEN_DRAWS, _MAX_EVEN_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
-#: The even draws are mistrusted where (phi_even - phi_fresh)^2 > 3^2 (se_even^2 + se_fresh^2): were both unbiased and
-#: normal, chance would put them so far apart in 0.3 per cent of fits. Only the gain depends on it, not the proof.
+#: Quasi-random draws of the base that the shift is found on: from the first number up to the last, until the
+#: log-normaliser is known to this share of the tolerance.
+_FIRST_QUASI_DRAWS, _MAX_QUASI_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
+#: The quasi-random draws are mistrusted where (phi_quasi - phi_fresh)^2 > 3^2 (se_quasi^2 + se_fresh^2): were both
+#: unbiased and normal, chance would put them so far apart in 0.3 per cent of fits. Only the gain depends on it, not the
+#: proof.
 _TOO_FAR_APART = 3
 #: Fresh draws in a block of the certificate, and the most that a first and a second attempt take: twice what is planned
 #: for the tilt that is hardest to certify, an average that is exceeded half of the time but seldom twofold; and more.
@@ -52,7 +53,7 @@ _NOTICED = 2**13
 
 
 def plan_calibration(
-    base: Distribution, epsilon: float, delta: float, skew: float
+    base: Distribution | PreparedBase, epsilon: float, delta: float, skew: float
 ) -> tuple[Bounds, Certificate | None]:
     """Returns the public bounds of a tilt, and what is to be proved of it.
 
@@ -76,7 +77,7 @@ def plan_calibration(
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
     delta = check_number("delta", delta, constraint, lambda value: value == 0 or SMALLEST_DELTA <= value < 1)
     has_room = min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
-    if has_room and exact_points(base) is not None:
+    if has_room and PreparedBase.of(base).finite is not None:
         tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
         bounds = shrunk_bounds(epsilon, skew, tolerance)
         if bounds.width > epsilon / 2:
@@ -118,7 +119,7 @@ class BaseScores:
         Everything here but the base is private.
 
     Args:
-        base: public base distribution, as :func:`~pyro_mbde.density.base.prepare_base` returns it.
+        base: public base distribution, as :func:`~pyro_mbde.density.base.prepare` returns it.
         statistics: c of the density; no longer changed. Networks of this library get layers of aligned sizes
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
@@ -130,49 +131,49 @@ class BaseScores:
     """
 
     def __init__(
-        self, base: Distribution, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
+        self, base: Distribution | PreparedBase, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
     ) -> None:
-        self._base, self._progress = base, progress
-        self._dtype = feature_dtype(base)
+        self._prepared, self._progress = PreparedBase.of(base), progress
+        self._base, self._dtype = self._prepared.distribution, self._prepared.dtype
         self._tilt = Tilt(aligned(statistics), natural_params)
         self._check_place()
-        self._source = UnfilledSource(base)
+        self._source = UnfilledSource(self._prepared)
         self._bar = tqdm(disable=True)
-        # Even draws are made when they are needed, but always the same for a seeded fit.
+        # Quasi-random draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
-        finite = exact_points(base)
+        finite = self._prepared.finite
         self._is_exact = finite is not None
-        # Of the even draws, within a replicate.
+        # Of the quasi-random draws, within a replicate.
         self._log_weights = torch.zeros(1, dtype=torch.float64)
         self._num_cell_dims, self._cells_per_dim = self._plan_cells()
         self._num_cells = self._cells_per_dim**self._num_cell_dims
         if finite is None:
-            self._even = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
-            self._even_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
-            self._add_even_draws()
+            self._quasi = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
+            self._quasi_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
+            self._add_quasi_draws()
         else:
-            self._even, self._log_weights = self._evaluate(finite.points).unsqueeze(0), finite.log_weights
+            self._quasi, self._log_weights = self._evaluate(finite.points).unsqueeze(0), finite.log_weights
 
     def _check_place(self) -> None:
         """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
-        rows = as_features(reference_draws(self._base)[:CHUNK_ROWS], self._base, self._dtype)
+        rows = as_features(self._prepared.draws[:CHUNK_ROWS], self._base, self._dtype)
         if depends_on_place(self._tilt.with_public_weights().score, rows):
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(self._tilt.statistics).__name__
-            raise ValueError(message("statistics", "sum a row in the same order at every place", found, remedy))
+            raise ValueError(argument_error("statistics", "sum a row in the same order at every place", found, remedy))
 
     def _plan_cells(self) -> tuple[int, int]:
         """How many dimensions of the unit cube are cut, and into how many parts each.
 
-        None, unless even and fresh draws both tell the points that they were inverted from: the control variate must
-        have the same cells on both.
+        None, unless quasi-random and fresh draws both tell the points that they were inverted from: the control variate
+        must have the same cells on both.
         """
         with seeded(0):
-            _, even = quasi_draws_with_points(self._base, 2)
+            _, quasi = quasi_draws_with_points(self._base, 2)
             _, fresh = self._source.propose_with_points(2)
-        if even is None or fresh is None:
+        if quasi is None or fresh is None:
             return 0, 1
-        num_dims = min(even.shape[1], int(math.log2(_MAX_CELLS)))
+        num_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
         # A little above the root, lest rounding takes 128 for 127.
         return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
 
@@ -185,7 +186,7 @@ class BaseScores:
         """
         placement = self.place(bounds, certificate)
         return MollifiedExpFamily(
-            self._base,
+            self._prepared,
             self._tilt.statistics,
             self._tilt.natural_params,
             placement.log_normalizer,
@@ -211,7 +212,7 @@ class BaseScores:
                 (:func:`~pyro_mbde.calibration.projection.project_a_priori`).
         """
         if certificate is None:
-            shift = project_a_priori(self._even.flatten(), self._weights(), bounds)
+            shift = project_a_priori(self._quasi.flatten(), self._weights(), bounds)
             return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
         with tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress) as self._bar:
             try:
@@ -233,76 +234,76 @@ class BaseScores:
         if not self._is_exact:
             # The draws of the first attempt help to find a better shift, for this call alone: what is kept must not
             # depend on how an attempt came out.
-            kept = self._even, self._even_cells, self._log_weights
+            kept = self._quasi, self._quasi_cells, self._log_weights
             try:
                 self._pool(taken, shift, bounds)
-                shift = project(self._even.flatten(), self._weights(), bounds)
+                shift = project(self._quasi.flatten(), self._weights(), bounds)
                 if self._certify(shift, bounds, claim, self._new_blocks(_SECOND)):
                     return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
             finally:
-                self._even, self._even_cells, self._log_weights = kept
+                self._quasi, self._quasi_cells, self._log_weights = kept
         shrinkage = _certain_shrinkage(bounds)
         return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
 
     def _pool(self, blocks: list[tuple[Tensor, Tensor]], shift: float, bounds: Bounds) -> None:
-        """Adds the fresh draws of the first attempt to the even ones, each set weighted by how well it knows phi.
+        """Adds the fresh draws of the first attempt to the quasi-random ones, weighted by how well each set knows phi.
 
-        Inverse variances: even draws that were inverted from Sobol points know phi better than many times as many
-        fresh ones, which would but blur the shift. An error that the even draws do not tell of, as of a region that
-        they miss, shows where the two sets are further apart than luck puts them: the square of that is then, on
-        average, the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
+        Inverse variances: quasi-random draws know phi better than many times as many fresh ones, which would only blur
+        the shift. An error that the scatter of the quasi-random draws does not show, as of a region that they
+        miss, shows where the two sets are further apart than chance puts them: the square of that is then, on average,
+        the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
         """
         fresh, fresh_cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True))
-        by_even = self._log_normalizer(shift, bounds)
+        by_quasi = self._log_normalizer(shift, bounds)
         by_fresh = replicated_log_normalizer(clip_score(fresh, shift, bounds), bounds)
-        even_variance, fresh_variance = by_even.standard_error**2, by_fresh.standard_error**2
-        squared_distance = (by_even.value - by_fresh.value) ** 2
-        if squared_distance > _TOO_FAR_APART**2 * (even_variance + fresh_variance):
-            even_variance = squared_distance - fresh_variance
-        num_even, num_fresh = self._even.shape[1], fresh.shape[1]
-        total = even_variance + fresh_variance
-        even_share = fresh_variance / total if total else num_even / (num_even + num_fresh)
+        quasi_variance, fresh_variance = by_quasi.standard_error**2, by_fresh.standard_error**2
+        squared_distance = (by_quasi.value - by_fresh.value) ** 2
+        if squared_distance > _TOO_FAR_APART**2 * (quasi_variance + fresh_variance):
+            quasi_variance = squared_distance - fresh_variance
+        num_quasi, num_fresh = self._quasi.shape[1], fresh.shape[1]
+        total = quasi_variance + fresh_variance
+        quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
         self._log_weights = torch.cat(
             [
-                torch.full((size,), share * (num_even + num_fresh) / size, dtype=torch.float64)
-                for size, share in ((num_even, even_share), (num_fresh, 1 - even_share))
+                torch.full((size,), share * (num_quasi + num_fresh) / size, dtype=torch.float64)
+                for size, share in ((num_quasi, quasi_share), (num_fresh, 1 - quasi_share))
             ]
         ).log()
-        self._even = torch.cat([self._even, fresh], 1)
-        self._even_cells = torch.cat([self._even_cells, fresh_cells], 1)
+        self._quasi = torch.cat([self._quasi, fresh], 1)
+        self._quasi_cells = torch.cat([self._quasi_cells, fresh_cells], 1)
 
     def _shift(self, bounds: Bounds, certificate: Certificate) -> float:
-        """The shift of the projection, on as many even draws as the tolerance asks for."""
+        """The shift of the projection, on as many quasi-random draws as the tolerance asks for."""
         while True:
-            shift = project(self._even.flatten(), self._weights(), bounds)
+            shift = project(self._quasi.flatten(), self._weights(), bounds)
             error = self._log_normalizer(shift, bounds).standard_error
-            if error <= _CLOSE_ENOUGH * certificate.tolerance or self._even.numel() >= _MAX_EVEN_DRAWS:
+            if error <= _CLOSE_ENOUGH * certificate.tolerance or self._quasi.numel() >= _MAX_QUASI_DRAWS:
                 return shift
-            self._add_even_draws()
+            self._add_quasi_draws()
 
     def _weights(self) -> Tensor:
-        return self._log_weights.expand_as(self._even).flatten()
+        return self._log_weights.expand_as(self._quasi).flatten()
 
     def _log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
-        tilts = shrinkage * clip_score(self._even, shift, bounds)
+        tilts = shrinkage * clip_score(self._quasi, shift, bounds)
         if not self._is_exact:
             # The weights are 1 on average over a replicate.
             return replicated_log_normalizer(tilts + self._log_weights, bounds)
         value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0)
         return LogNormalizer(bounds.clamp(float(value)))
 
-    def _add_even_draws(self) -> None:
-        """Doubles the even draws of each replicate, from a first few thousand."""
-        held = self._even.shape[1]
-        size = held or _FIRST_EVEN_DRAWS // NUM_REPLICATES
+    def _add_quasi_draws(self) -> None:
+        """Doubles the quasi-random draws of each replicate, from a first few thousand."""
+        held = self._quasi.shape[1]
+        size = held or _FIRST_QUASI_DRAWS // NUM_REPLICATES
         with seeded(self._seed + held):
             draws, points = zip(
                 *(quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)), strict=True
             )
         scores = self._evaluate(torch.cat(draws))
         cells = torch.cat([self._cells(replicate, size) for replicate in points])
-        self._even = torch.cat([self._even, scores.reshape(NUM_REPLICATES, size)], 1)
-        self._even_cells = torch.cat([self._even_cells, cells.reshape(NUM_REPLICATES, size)], 1)
+        self._quasi = torch.cat([self._quasi, scores.reshape(NUM_REPLICATES, size)], 1)
+        self._quasi_cells = torch.cat([self._quasi_cells, cells.reshape(NUM_REPLICATES, size)], 1)
 
     def _cells(self, points: Tensor | None, num_draws: int) -> Tensor:
         """Indices of the equal cells of the unit cube that points are in; 0 where there are no cells."""
@@ -318,21 +319,22 @@ class BaseScores:
         r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
 
         What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
-        from, g the average of :math:`e^f` over the even draws in a cell, and :math:`\bar g` the average of g over all
-        cells. Each cell is as likely as another, so :math:`E\,g(k) = \bar g` and :math:`E\,Y = e^\phi` whatever g is;
-        the even draws, which g is computed from, are independent of the fresh ones. Where g is close to :math:`e^f`
-        the scatter of Y is a small part of that of :math:`e^f` (control variate).
+        from, g the average of :math:`e^f` over the quasi-random draws in a cell, and :math:`\bar g` the average of g
+        over all cells. Each cell is as likely as another, so :math:`E\,g(k) = \bar g` and :math:`E\,Y = e^\phi`
+        whatever g is; the quasi-random draws, which g is computed from, are independent of the fresh ones. Where g is
+        close to
+        :math:`e^f` the scatter of Y is a small part of that of :math:`e^f` (control variate).
         """
         if self._is_exact:
             return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance - ROUNDING_RESERVE
-        tilted = clip_score(self._even, shift, bounds).exp().flatten()
-        cells = self._even_cells.flatten()
+        tilted = clip_score(self._quasi, shift, bounds).exp().flatten()
+        cells = self._quasi_cells.flatten()
         counts = torch.bincount(cells, minlength=self._num_cells)
         control = torch.bincount(cells, tilted, minlength=self._num_cells) / counts.clamp(min=1)
         control[counts == 0] = 1.0
         # Where only a rare large value could prove it wrong, the control variate does harm: it widens the limits.
         plans = [
-            CopyLimits(math.exp(bounds.low) - largest + mean, math.exp(bounds.high) - smallest + mean, variance)
+            SampleBounds(math.exp(bounds.low) - largest + mean, math.exp(bounds.high) - smallest + mean, variance)
             for smallest, largest, mean, variance in (
                 (
                     float(control.min()),
@@ -412,14 +414,16 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         (0.0, True)
     """
     if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+        raise TypeError(argument_error("q", "be a MollifiedExpFamily", q))
     certificate = q.certificate
     if certificate is None:
-        raise ValueError(message("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere."))
+        raise ValueError(
+            argument_error("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere.")
+        )
     provable = certificate.tolerance > ROUNDING_RESERVE and certificate.delta >= SMALLEST_DELTA
     if not provable and exact_points(q.base) is None:
         remedy = f"It needs a tolerance above {ROUNDING_RESERVE:g} and a delta of at least {SMALLEST_DELTA:g}."
-        raise ValueError(message("q", "have a certificate that draws can prove", certificate, remedy))
+        raise ValueError(argument_error("q", "have a certificate that draws can prove", certificate, remedy))
     with single_thread(), with_gradients():
         statistics = aligned(q.statistics)
         scores = BaseScores(q.base, statistics, q.natural_params, progress=progress)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.bounds import Bounds
 
 
@@ -54,7 +54,7 @@ def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
         (tensor([ 0.5000, -0.2947, -0.5000], dtype=torch.float64), True)
     """
     if not bounds.low < 0 < bounds.high:
-        raise ValueError(message("bounds", "hold 0 strictly between them", bounds))
+        raise ValueError(argument_error("bounds", "hold 0 strictly between them", bounds))
     finite = log_ratio[torch.isfinite(log_ratio)]
     smallest, largest = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
     phi = _log_normalizer_of_shift(log_ratio, log_weights, bounds)

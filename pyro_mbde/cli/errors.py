@@ -11,7 +11,7 @@ import click
 
 #: Arguments of the library that an option has another name for.
 _OPTIONS = {"total_epsilon": "epsilon", "expected_head": "head"}
-#: The one form of argument errors, see ``pyro_mbde._checks.message``.
+#: The one form of argument errors, see ``pyro_mbde._checks.argument_error``.
 _ARGUMENT = re.compile(
     r"""(?P<name>\w+)\ must\ (?P<constraint>.*?),\ got\ (?P=name)=
         (?P<value>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s]+?)\.(?P<rest>(?:\s.*)?)""",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import pyro
@@ -12,7 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import MixtureSameFamilyConstraint
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.finite import FinitePoints, finite_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
@@ -50,67 +53,140 @@ class ClosedUniform(dist.Uniform):
         return torch.where(inside, -(self.high - self.low).log(), -torch.inf)
 
 
-def prepare_base(base: Distribution) -> Distribution:
-    """Returns the base as the densities here use it: boxes closed, its own argument checks off.
+@dataclass(frozen=True, eq=False)
+class PreparedBase:
+    """A base with what is derived from it, each computed once.
+
+    Build it with :func:`prepare`, which checks the base and takes a copy that nobody else changes; :meth:`of` derives
+    the same from a base that has been prepared before.
+
+    Attributes:
+        distribution: the base, boxes closed and argument checks off.
+    """
+
+    distribution: Distribution
+
+    @classmethod
+    def of(cls, base: Distribution | PreparedBase) -> PreparedBase:
+        """Returns ``base`` with what is derived from it, without a copy or a check; itself if it has that already."""
+        return base if isinstance(base, PreparedBase) else cls(base)
+
+    @cached_property
+    def draws(self) -> Tensor:
+        """The :func:`reference_draws`."""
+        return reference_draws(self.distribution)
+
+    @cached_property
+    def example(self) -> Tensor:
+        """One draw, shape ``event_shape``."""
+        with torch.inference_mode(False):
+            return self.draws[0].clone()  # of one row, not a view that keeps all of them
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type that values are given to networks in: that of the draws, or of log_prob."""
+        example = self.draws[:1]
+        return example.dtype if example.is_floating_point() else self.distribution.log_prob(example).dtype
+
+    @cached_property
+    def location_scale(self) -> LocationScale:
+        """Median and scale of each coordinate of the draws (:func:`location_scale_of_draws`). Public."""
+        return location_scale_of_draws(self.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
+
+    @cached_property
+    def wide(self) -> Distribution | None:
+        """The base in float64, or None where it cannot be taken apart."""
+        try:
+            return convert_base(self.distribution, dtype=torch.float64, draws=self.draws)
+        except UnknownDistributionError:
+            return None
+
+    @cached_property
+    def finite(self) -> FinitePoints | None:
+        """The points of a finite base with the exact law of its draws, or None where they cannot be listed.
+
+        Raises:
+            ValueError: its probabilities do not sum to 1.
+        """
+        return finite_points(self.distribution, self.wide)
+
+
+def prepare(base: Distribution | PreparedBase) -> PreparedBase:
+    """Checks a base and returns it as the densities here use it: a copy, boxes closed, its own argument checks off.
 
     The checks are off because the density checks values against the base's support itself, once, in a form that
     ``torch.vmap`` can trace. A distribution that cannot be taken apart (see :func:`pyro_mbde.serialization.encode`) is
-    used as it is.
+    used as it is. A base that is prepared already is copied without another check.
 
     Args:
         base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
 
     Raises:
-        TypeError: ``base`` is no distribution.
+        TypeError: ``base`` is not a distribution.
         ValueError: it has a batch shape, or an event of two or more dimensions; it is or holds a fitted density; it is
             masked, or finite with probabilities that do not sum to 1; or its own draws are infinite, outside its
             support or without a density.
     """
+    if isinstance(base, PreparedBase):
+        if base.wide is None:  # not a copy: it may have been changed since
+            return prepare(base.distribution)
+        with torch.inference_mode(False):
+            again = PreparedBase(copy.deepcopy(base.distribution))
+        vars(again).update({name: value for name, value in vars(base).items() if name != "distribution"})
+        return again
     if not isinstance(base, Distribution):
-        raise TypeError(message("base", "be a Pyro or torch distribution", base))
+        raise TypeError(argument_error("base", "be a Pyro or torch distribution", base))
     if base.batch_shape:
         remedy = f"Declare its dimensions dependent: base.to_event({len(base.batch_shape)})."
-        raise ValueError(message("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
+        raise ValueError(argument_error("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
     if len(base.event_shape) > 1:
-        raise ValueError(message("base", "have event shape () or (d,)", tuple(base.event_shape)))
+        raise ValueError(argument_error("base", "have event shape () or (d,)", tuple(base.event_shape)))
     for part in _parts_of(base):
         if isinstance(part, dist.Empirical):
             remedy = "It draws the rows it was made from, and nothing between them. Choose one without a table."
-            raise ValueError(message("base", "have a density, of any row", type(part).__name__, remedy))
+            raise ValueError(argument_error("base", "have a density, of any row", type(part).__name__, remedy))
         if hasattr(part, "guarantee"):
             remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
-            raise ValueError(message("base", "be public, not a density fitted to a table", base, remedy))
+            raise ValueError(argument_error("base", "be public, not a density fitted to a table", base, remedy))
         if isinstance(part, dist.MaskedDistribution) and not _is_true(part._mask):
             remedy = "Where the mask is False its density is 1, which is not the law of its draws. Take the mask off."
-            raise ValueError(message("base", "be a normalised distribution, without a mask", base, remedy))
+            raise ValueError(argument_error("base", "be a normalised distribution, without a mask", base, remedy))
     try:
         with torch.inference_mode(False):  # a copy whose gradients can be taken, wherever it is made
-            prepared: Distribution = decode(_close(describe_base(base)))
+            prepared = PreparedBase(decode(_close(describe_base(base))))
     except UnknownDistributionError:
-        prepared = base
-    note_schema(prepared, noted_schema(base))
+        prepared = PreparedBase(base)
+    note_schema(prepared.distribution, noted_schema(base))
     _check_draws(prepared)
-    exact_points(prepared)
+    _ = prepared.finite  # raises for probabilities that do not sum to 1
     return prepared
 
 
-def _check_draws(base: Distribution) -> None:
-    """Raises if the base's own draws are of no use: never the same, infinite, outside its support, without density."""
+def prepare_base(base: Distribution) -> Distribution:
+    """Returns the ``distribution`` of :func:`prepare`."""
+    return prepare(base).distribution
+
+
+def _check_draws(prepared: PreparedBase) -> None:
+    """Raises if the base's own draws cannot be repeated, are infinite, outside its support or without a density."""
+    base = prepared.distribution
     try:
-        draws, support = reference_draws(base), cast("Any", base.support)
+        draws, support = prepared.draws, cast("Any", base.support)
         repeated = torch.equal(draws, reference_draws(base))
         inside = bool(torch.isfinite(draws).all() and support.check(draws).all())
         log_prob = base.log_prob(draws) if inside else None
     except (NotImplementedError, RuntimeError, ValueError) as error:
-        raise ValueError(message("base", "have draws, a support and a density", base, str(error))) from error
+        raise ValueError(argument_error("base", "have draws, a support and a density", base, str(error))) from error
     if not repeated:
-        raise ValueError(message("base", "draw from torch's generators, which private draws are made with", base))
+        raise ValueError(
+            argument_error("base", "draw from torch's generators, which private draws are made with", base)
+        )
     if log_prob is None:
         remedy = "A mixture's components must share their support, and scales must suit the dtype."
-        raise ValueError(message("base", "make finite draws inside its support", base, remedy))
+        raise ValueError(argument_error("base", "make finite draws inside its support", base, remedy))
     usable = log_prob.shape == draws.shape[:1] and bool(torch.isfinite(log_prob).any() and not log_prob.isnan().any())
     if not usable:
-        raise ValueError(message("base", "give its own draws a density", base, "Transforms must not saturate."))
+        raise ValueError(argument_error("base", "give its own draws a density", base, "Transforms must not saturate."))
 
 
 def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
@@ -135,22 +211,28 @@ def _is_true(mask: object) -> bool:
     return bool(torch.as_tensor(mask).all())
 
 
-def describe_base(base: Distribution) -> dict[str, Any]:
+def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, Any]:
     """Returns the base as a plain dict, checked to describe it.
+
+    Args:
+        base: the base distribution.
+        draws: its :func:`reference_draws`; ``None`` to make them.
 
     Raises:
         UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
             it cannot be encoded.
     """
     description: dict[str, Any] = encode(base)
-    draws = reference_draws(base)
+    draws = reference_draws(base) if draws is None else draws
     try:
         with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
             same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))
     except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
         same = False
     if not same:
-        raise UnknownDistributionError(message("base", "be rebuilt by its arguments to be converted or saved", base))
+        raise UnknownDistributionError(
+            argument_error("base", "be rebuilt by its arguments to be converted or saved", base)
+        )
     return description
 
 
@@ -165,14 +247,25 @@ def _close(node: object) -> object:
 
 
 def convert_base(
-    base: Distribution, *, dtype: torch.dtype | None = None, device: torch.device | None = None
+    base: Distribution,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    draws: Tensor | None = None,
 ) -> Distribution:
-    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``.
+
+    Args:
+        base: the base distribution.
+        dtype: ``None`` to keep it.
+        device: ``None`` to keep it.
+        draws: as for :func:`describe_base`.
+    """
 
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-    converted: Distribution = decode(map_tensors(convert, describe_base(base)))
+    converted: Distribution = decode(map_tensors(convert, describe_base(base, draws)))
     note_schema(converted, noted_schema(base))
     return converted
 
@@ -194,21 +287,9 @@ def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
     return noted
 
 
-def widen(base: Distribution) -> Distribution | None:
-    """Returns the base in float64, or None where it cannot be taken apart."""
-    try:
-        return convert_base(base, dtype=torch.float64)
-    except UnknownDistributionError:
-        return None
-
-
 def exact_points(base: Distribution) -> FinitePoints | None:
-    """Returns the points of a finite base with the exact law of its draws, or None where they cannot be listed.
-
-    Raises:
-        ValueError: its probabilities do not sum to 1.
-    """
-    return finite_points(base, widen(base))
+    """Returns :attr:`PreparedBase.finite` of a base."""
+    return PreparedBase.of(base).finite
 
 
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
@@ -226,9 +307,8 @@ def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor
 
 
 def feature_dtype(base: Distribution) -> torch.dtype:
-    """Returns the floating-point type that values of the base are given to networks in: its draws', or log_prob's."""
-    example = reference_draws(base)[:1]
-    return example.dtype if example.is_floating_point() else base.log_prob(example).dtype
+    """Returns :attr:`PreparedBase.dtype` of a base."""
+    return PreparedBase.of(base).dtype
 
 
 def support_of(base: Distribution) -> Any:
@@ -350,22 +430,19 @@ def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
     return points
 
 
-class Spread(NamedTuple):
+class LocationScale(NamedTuple):
     """Where the base lies and how wide, coordinate by coordinate; shapes ``(d,)``, with d = 1 for a scalar event."""
 
     loc: Tensor
     scale: Tensor
 
 
-def base_spread(base: Distribution) -> Spread:
-    """Returns the median of each coordinate of the base and its interquartile range in units of a normal's deviation.
-
-    Public: computed from the base alone, always from the same draws.
-    """
-    return spread_of_draws(reference_draws(base).reshape(_NUM_REFERENCE_DRAWS, -1))
+def base_location_scale(base: Distribution) -> LocationScale:
+    """Returns :attr:`PreparedBase.location_scale` of a base."""
+    return PreparedBase.of(base).location_scale
 
 
-def spread_of_draws(draws: Tensor) -> Spread:
+def location_scale_of_draws(draws: Tensor) -> LocationScale:
     """Returns the median of each column and its interquartile range in units of a normal's deviation, in float64.
 
     Robust, since a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1, one whose
@@ -381,7 +458,7 @@ def spread_of_draws(draws: Tensor) -> Spread:
     deviation = draws.std(0)
     usable = (scale > 0) & torch.isfinite(scale)
     scale = torch.where(usable, scale, torch.where(deviation > 0, deviation, torch.ones_like(scale)))
-    return Spread(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
+    return LocationScale(torch.nan_to_num(quartiles[1], 0.0, 0.0, 0.0), scale)
 
 
 def reference_draws(base: Distribution) -> Tensor:

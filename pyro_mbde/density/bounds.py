@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Bound of every classifier, :math:`|c_t(x)| \le \log 2`. As a double it lies below the real number log 2.
@@ -147,7 +147,7 @@ def tilt_bounds(natural_params: Tensor) -> Bounds:
     except OverflowError:
         half_width = math.inf
     if not math.isfinite(half_width):
-        raise ValueError(message("natural_params", "be finite", natural_params.tolist()))
+        raise ValueError(argument_error("natural_params", "be finite", natural_params.tolist()))
     return Bounds(-half_width, half_width)
 
 

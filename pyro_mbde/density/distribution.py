@@ -16,8 +16,8 @@ from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
-from pyro_mbde.density.base import as_features, feature_dtype, prepare_base, reference_draws, support_of
+from pyro_mbde._checks import argument_error
+from pyro_mbde.density.base import PreparedBase, as_features, prepare, reference_draws, support_of
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.density.moments import Moments, TiltedMoments
@@ -104,7 +104,7 @@ class MollifiedExpFamily(TiltedMoments):
 
     def __init__(
         self,
-        base: Distribution,
+        base: Distribution | PreparedBase,
         statistics: nn.Module,
         natural_params: Tensor,
         log_normalizer: LogNormalizer | float,
@@ -116,12 +116,13 @@ class MollifiedExpFamily(TiltedMoments):
         certified_on: Arithmetic | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.base = prepare_base(base)
+        prepared = prepare(base)
+        self.base = prepared.distribution
         # A point of the support, to stand in for values outside it, where neither density nor gradient may be NaN.
-        self._interior = reference_draws(self.base)[0]
+        self._interior = prepared.example
         self._unbounded = _is_unbounded(self.support)
-        self._dtype = feature_dtype(self.base)
-        self._source = TorchSource(self.base)
+        self._dtype = prepared.dtype
+        self._source = TorchSource(prepared)
         self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
         self._moments = Moments(self.base, self._tilt, self.dtype)
         self.certificate = certificate
@@ -132,13 +133,13 @@ class MollifiedExpFamily(TiltedMoments):
         self._salt = secrets.token_hex(16)
         super().__init__(torch.Size(), self.base.event_shape, validate_args=validate_args)
         self._tilt.check_output(self._features(self._interior))
-        if not is_own(statistics) and depends_on_other_rows(self.tilt, reference_draws(self.base)[:CHUNK_ROWS]):
+        if not is_own(statistics) and depends_on_other_rows(self.tilt, prepared.draws[:CHUNK_ROWS]):
             remedy = "Compute each row by itself: no average, sort or normalisation over a batch."
             raise ValueError(f"statistics must not look across rows, got {type(statistics).__name__}. {remedy}")
         self.certified_on: Arithmetic | None = None
         self.guarantee: Guarantee = a_priori_guarantee(self.bounds)
         if certificate is not None:
-            here = self._arithmetic()
+            here = self._arithmetic(prepared.draws)
             self.certified_on = certified_on or here
             if not here.difference(self.certified_on):
                 if here.values != self.certified_on.values:
@@ -149,7 +150,7 @@ class MollifiedExpFamily(TiltedMoments):
     @classmethod
     def normalized(
         cls,
-        base: Distribution,
+        base: Distribution | PreparedBase,
         statistics: nn.Module,
         natural_params: Tensor,
         *,
@@ -174,10 +175,9 @@ class MollifiedExpFamily(TiltedMoments):
             TypeError: an argument is of the wrong kind.
             ValueError: a shape does not fit, or a number is out of its range.
         """
-        density = cls(base, statistics, natural_params, 0.0, bounds=bounds, validate_args=validate_args)
-        density.log_normalizer = estimate_log_normalizer(
-            density.tilt, density.base, density.bounds, num_draws=num_draws
-        )
+        prepared = prepare(base)
+        density = cls(prepared, statistics, natural_params, 0.0, bounds=bounds, validate_args=validate_args)
+        density.log_normalizer = estimate_log_normalizer(density.tilt, prepared, density.bounds, num_draws=num_draws)
         return density
 
     @property
@@ -246,9 +246,10 @@ class MollifiedExpFamily(TiltedMoments):
             remedy = "Load it from its file, or prove a new certificate with pyro_mbde.recertify(q)."
             raise ValueError(f"q must be the function that its certificate was proved for, got {mismatch}. {remedy}")
 
-    def _arithmetic(self) -> Arithmetic:
+    def _arithmetic(self, draws: Tensor | None = None) -> Arithmetic:
+        """Describes the arithmetic here, on the base's reference draws; without them the base is drawn from again."""
         with torch.inference_mode(False):
-            rows = reference_draws(self.base)[:CHUNK_ROWS]
+            rows = (reference_draws(self.base) if draws is None else draws)[:CHUNK_ROWS]
             results = score_rows(self._tilt.with_public_weights().score, self._features(rows))
             claim = repr((self.bounds, self.certificate, self.log_normalizer))
             return Arithmetic.here(self.dtype, self.device, results, score_rows(self.tilt, rows), claim)
@@ -349,12 +350,14 @@ class MollifiedExpFamily(TiltedMoments):
             ValueError: validation is on and a value is NaN or outside the support.
         """
         if not isinstance(value, Tensor):
-            raise TypeError(message("value", "be a tensor", value))
+            raise TypeError(argument_error("value", "be a tensor", value))
         if value.is_floating_point() and value.dtype != self.dtype:
             value = value.to(self.dtype)
         batch_dims = value.dim() - len(self.event_shape)
         if value.shape[batch_dims:] != self.event_shape:
-            raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+            raise ValueError(
+                argument_error("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape))
+            )
         batch_shape = value.shape[:batch_dims]
         if self.batch_shape:
             batch_shape = _broadcast_shape(batch_shape, self.batch_shape)
@@ -468,7 +471,7 @@ class MollifiedExpFamily(TiltedMoments):
         if not fits:
             remedy = f"The batch shape is {tuple(self.batch_shape)}."
             raise ValueError(
-                message("batch_shape", "be one that the batch shape broadcasts to", tuple(batch_shape), remedy)
+                argument_error("batch_shape", "be one that the batch shape broadcasts to", tuple(batch_shape), remedy)
             )
         unannotated: Any = self
         new: MollifiedExpFamily = unannotated._get_checked_instance(MollifiedExpFamily, _instance)
@@ -591,9 +594,9 @@ def check_density(q: Any, remedy: str = "Pass the density before it is expanded.
         ValueError: it has a batch shape.
     """
     if not isinstance(q, MollifiedExpFamily):
-        raise TypeError(message("q", "be a MollifiedExpFamily", q))
+        raise TypeError(argument_error("q", "be a MollifiedExpFamily", q))
     if q.batch_shape:
-        raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+        raise ValueError(argument_error("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
 
 
 def _known(number: Tensor) -> float | None:

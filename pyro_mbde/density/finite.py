@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 
 #: Draws are made of integers below this: 53 bits, as many as a double holds.
 NUM_STEPS = 2**53
@@ -79,7 +79,7 @@ def finite_points(base: Distribution, wide_base: Distribution | None = None) -> 
     total = float(weights.sum())
     if not abs(total - 1) <= _SLACK.get(log_prob.dtype, _FLOAT32_SLACK):
         remedy = "A mask, or a log_prob that is not normalised, gives another law than its draws have."
-        raise ValueError(message("base", "have probabilities that sum to 1", total, remedy))
+        raise ValueError(argument_error("base", "have probabilities that sum to 1", total, remedy))
     cumulative = (weights.cumsum(0) / total * NUM_STEPS).round().to(torch.int64).clamp(max=NUM_STEPS)
     # Past the last point of positive weight nothing may be left over by rounding.
     last = int(weights.nonzero().max())

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.density.base import exact_points, quasi_draws
+from pyro_mbde.density.base import PreparedBase, quasi_draws
 from pyro_mbde.density.bounds import Bounds
 
-#: Independent replicates of even draws, whose scatter tells the error of their average.
+#: Independent replicates of quasi-random draws, whose scatter tells the error of their average.
 NUM_REPLICATES = 16
 
 
@@ -49,7 +49,7 @@ class LogNormalizer:
 
 
 def estimate_log_normalizer(
-    tilt: Callable[[Tensor], Tensor], base: Distribution, bounds: Bounds, *, num_draws: int = 2**16
+    tilt: Callable[[Tensor], Tensor], base: Distribution | PreparedBase, bounds: Bounds, *, num_draws: int = 2**16
 ) -> LogNormalizer:
     r"""Estimates :math:`\phi = \log E_{Q_0} e^f` with its standard error.
 
@@ -78,18 +78,19 @@ def estimate_log_normalizer(
         >>> round(phi.value, 4)  # log((1 + e) / 2)
         0.6201
     """
-    finite = exact_points(base)
+    prepared = PreparedBase.of(base)
+    finite = prepared.finite
     if finite is not None:
         exact = float(torch.logsumexp(finite.log_weights + tilt(finite.points), 0))
         return LogNormalizer(bounds.clamp(exact))
     size = check_count("num_draws", num_draws, minimum=2 * NUM_REPLICATES) // NUM_REPLICATES
     return replicated_log_normalizer(
-        torch.stack([tilt(quasi_draws(base, size)) for _ in range(NUM_REPLICATES)]), bounds
+        torch.stack([tilt(quasi_draws(prepared.distribution, size)) for _ in range(NUM_REPLICATES)]), bounds
     )
 
 
 def replicated_log_normalizer(tilts: Tensor, bounds: Bounds) -> LogNormalizer:
-    """Returns phi from the tilt on independent replicates of even draws of the base.
+    """Returns phi from the tilt on independent replicates of quasi-random draws of the base.
 
     The standard error is that of the replicates' average, through the logarithm (delta method).
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.base import convert_base, describe_base, note_schema, noted_schema
 from pyro_mbde.density.bounds import Bounds, Certificate
@@ -68,7 +68,7 @@ class DensityParts(NamedTuple):
             TypeError: ``target`` is neither, or the base cannot be taken apart.
         """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
-            raise TypeError(message("target", "be a device, torch.float32 or torch.float64", target))
+            raise TypeError(argument_error("target", "be a device, torch.float32 or torch.float64", target))
         with with_gradients():  # the copies can be differentiated wherever they are made
             if isinstance(target, torch.dtype):
                 base = convert_base(self.base, dtype=target)

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._torch_state import forked_generators
-from pyro_mbde.density.base import inverse_draws, reference_draws, widen
-from pyro_mbde.density.finite import finite_points
+from pyro_mbde.density.base import PreparedBase, inverse_draws
 
 #: Torch's Mersenne Twister keeps its 624 words of 32 bits as 64-bit integers behind a header of 24 bytes: the seed, how
 #: many words are left, a flag, and the index of the next word.
@@ -36,12 +35,12 @@ class TorchSource:
         base: the base distribution.
     """
 
-    def __init__(self, base: Distribution) -> None:
-        self.base = base
-        self._example = reference_draws(base)[0]
+    def __init__(self, base: Distribution | PreparedBase) -> None:
+        prepared = PreparedBase.of(base)
+        self.base = prepared.distribution
+        self._example = prepared.example
         # Inverted in float64, then rounded, so that tails are as long as the dtype allows.
-        self._wide_base = widen(base)
-        self._finite = finite_points(base, self._wide_base)
+        self._wide_base, self._finite = prepared.wide, prepared.finite
 
     def uniforms(self, num_proposals: int) -> Tensor:
         """Returns independent multiples of 2^-53 in [0, 1), each as likely as another; float64 ``(num_proposals,)``."""
@@ -95,7 +94,7 @@ class SystemSource(TorchSource):
         base: the base distribution.
     """
 
-    def __init__(self, base: Distribution) -> None:
+    def __init__(self, base: Distribution | PreparedBase) -> None:
         super().__init__(base)
         self._draws_per_filling = 0
 

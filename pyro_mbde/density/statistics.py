@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pyro_mbde._checks import check_choice, check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import Spread
+from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.scoring import ALIGNED_SIZE
 
 LINKS = ("clamp", "tanh")
@@ -49,9 +49,9 @@ _LOG_2_BELOW = {dtype: log_2_below(dtype) for dtype in (torch.float16, torch.bfl
 def check_scales(name: str, value: Any) -> tuple[float, float]:
     """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
     if not isinstance(value, Sequence):
-        raise TypeError(message(name, "be a pair of numbers, smallest and largest", value))
+        raise TypeError(argument_error(name, "be a pair of numbers, smallest and largest", value))
     if len(value) != 2:
-        raise ValueError(message(name, "hold two numbers, smallest and largest", value))
+        raise ValueError(argument_error(name, "hold two numbers, smallest and largest", value))
     low = check_number(name, value[0], "be finite and above 0", lambda scale: 0 < scale < math.inf)
     high = check_number(name, value[1], "be finite and rise", lambda scale: low <= scale < math.inf)
     return low, high
@@ -147,27 +147,27 @@ class BoundedClassifiers(nn.Module):
         num_frequencies: int = 0,
         frequency_scale: tuple[float, float] = (1.0, 1.0),
         axis_share: float = 0.0,
-        spread: Spread | None = None,
+        spread: LocationScale | None = None,
     ) -> None:
         super().__init__()
         self.num_classifiers = check_count("num_classifiers", num_classifiers)
         self.in_features = check_count("in_features", in_features)
         self.hidden_sizes = tuple(check_count("hidden_sizes", size) for size in hidden_sizes)
         if not self.hidden_sizes:
-            raise ValueError(message("hidden_sizes", "name at least one layer", tuple(hidden_sizes)))
+            raise ValueError(argument_error("hidden_sizes", "name at least one layer", tuple(hidden_sizes)))
         self.activation = check_choice("activation", activation, tuple(ACTIVATIONS))
         self.link = check_choice("link", link, LINKS)
         self.num_frequencies = check_count("num_frequencies", num_frequencies, minimum=0)
         self.frequency_scale = check_scales("frequency_scale", frequency_scale)
         self.axis_share = check_number("axis_share", axis_share, "be in [0, 1]", lambda value: 0 <= value <= 1)
-        spread = Spread(torch.zeros(in_features), torch.ones(in_features)) if spread is None else spread
+        spread = LocationScale(torch.zeros(in_features), torch.ones(in_features)) if spread is None else spread
         self.register_buffer("loc", spread.loc.to(torch.get_default_dtype()))
         self.register_buffer("scale", spread.scale.to(torch.get_default_dtype()))
         if self.loc.shape != (in_features,) or self.scale.shape != (in_features,):
             shapes = tuple(spread.loc.shape), tuple(spread.scale.shape)
-            raise ValueError(message("spread", f"hold two tensors of shape ({in_features},)", shapes))
+            raise ValueError(argument_error("spread", f"hold two tensors of shape ({in_features},)", shapes))
         if not bool(torch.isfinite(self.loc).all() and torch.isfinite(self.scale).all() and (self.scale > 0).all()):
-            raise ValueError(message("spread", "be finite, with scales above 0", spread))
+            raise ValueError(argument_error("spread", "be finite, with scales above 0", spread))
         # One set of frequencies per classifier, shape (T, d, num_frequencies).
         self.register_buffer("frequencies", self._draw_frequencies())
         sizes = [in_features + 2 * num_frequencies, *self.hidden_sizes, 1]
@@ -282,7 +282,7 @@ class BoundedClassifiers(nn.Module):
             ValueError: there are none, or they differ in architecture or spread.
         """
         if not classifiers:
-            raise ValueError(message("classifiers", "hold at least one", classifiers))
+            raise ValueError(argument_error("classifiers", "hold at least one", classifiers))
         first = classifiers[0]
         configs = [{**module.config(), "num_classifiers": None} for module in classifiers]
         same_spread = all(
@@ -290,7 +290,7 @@ class BoundedClassifiers(nn.Module):
         )
         if configs.count(configs[0]) != len(configs) or not same_spread:
             raise ValueError(
-                message("classifiers", "share one architecture and spread to be stacked", list(classifiers))
+                argument_error("classifiers", "share one architecture and spread to be stacked", list(classifiers))
             )
         config = {**first.config(), "num_classifiers": sum(module.num_classifiers for module in classifiers)}
         states = [module.state_dict() for module in classifiers]
@@ -345,7 +345,7 @@ class ClippedRatio(nn.Module):
     def __init__(self, networks: BoundedClassifiers, shift: float = 0.0, theta: float = RATIO_SCALE) -> None:
         super().__init__()
         if not isinstance(networks, BoundedClassifiers):
-            raise TypeError(message("networks", "be BoundedClassifiers", type(networks).__name__))
+            raise TypeError(argument_error("networks", "be BoundedClassifiers", type(networks).__name__))
         self.networks: BoundedClassifiers = networks
         # Numbers, not buffers: they stay in double precision whatever the networks compute in.
         self.shift = check_number("shift", shift, "be finite", math.isfinite)
@@ -414,7 +414,7 @@ def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
     kind = type(statistics).__name__
     if not is_own(statistics):
         remedy = f"Use {' or '.join(_KINDS)}, or pickle the density."
-        raise TypeError(message("statistics", "be of this library to be saved", kind, remedy))
+        raise TypeError(argument_error("statistics", "be of this library to be saved", kind, remedy))
     config = cast("BoundedClassifiers | ClippedRatio", statistics).config()
     return {"kind": kind, "config": config, "state": dict(statistics.state_dict())}
 

@@ -11,7 +11,7 @@ from pyro.ops.provenance import extract_provenance, track_provenance
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
-from pyro_mbde._checks import check_number, message
+from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, clip_score, tilt_bounds
 from pyro_mbde.density.statistics import with_public_weights
@@ -49,20 +49,20 @@ class Tilt:
         device: torch.device | None = None,
     ) -> None:
         if not isinstance(statistics, nn.Module):
-            raise TypeError(message("statistics", "be a torch.nn.Module", statistics))
+            raise TypeError(argument_error("statistics", "be a torch.nn.Module", statistics))
         natural_params = _plain(torch.as_tensor(natural_params))
         if natural_params.dim() != 1 or not len(natural_params):
-            raise ValueError(message("natural_params", "have shape (T,)", tuple(natural_params.shape)))
+            raise ValueError(argument_error("natural_params", "have shape (T,)", tuple(natural_params.shape)))
         with with_gradients():  # the copies can be differentiated wherever they are made
             self.statistics = copy.deepcopy(statistics).requires_grad_(False).eval()
             # theta stays in float64 whatever the networks compute in: the sum and its bound are taken there.
             self.natural_params = natural_params.detach().to(device, torch.float64, copy=True)
         if not bool(torch.isfinite(self.natural_params).all()):
-            raise ValueError(message("natural_params", "be finite", "numbers that are not"))
+            raise ValueError(argument_error("natural_params", "be finite", "numbers that are not"))
         self.offset = check_number("offset", offset, "be finite", math.isfinite)
         self.shrinkage = check_number("shrinkage", shrinkage, "be in [0, 1]", lambda value: 0 <= value <= 1)
         if bounds is None and offset:
-            raise ValueError(message("bounds", "be given where there is an offset", bounds))
+            raise ValueError(argument_error("bounds", "be given where there is an offset", bounds))
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
 
     def check_output(self, features: Tensor) -> None:
@@ -70,7 +70,7 @@ class Tilt:
         shape = tuple(self._statistics_at(features.unsqueeze(0)).shape)
         wanted = (1, len(self.natural_params))
         if shape != wanted:
-            raise ValueError(message("statistics", f"map (1, d) to {wanted} as natural_params has", shape))
+            raise ValueError(argument_error("statistics", f"map (1, d) to {wanted} as natural_params has", shape))
 
     def _statistics_at(self, features: Tensor) -> Tensor:
         # A copy: what a module writes into its input must not become the draw.
@@ -79,7 +79,7 @@ class Tilt:
         if type(statistics) is not type(inputs) or torch.is_complex(statistics):
             # A subclass of Tensor could override clamp.
             kind = f"{type(statistics).__name__} of {getattr(statistics, 'dtype', None)}"
-            raise TypeError(message("statistics", "return a real torch.Tensor", kind))
+            raise TypeError(argument_error("statistics", "return a real torch.Tensor", kind))
         return statistics
 
     def with_public_weights(self) -> Tilt:
@@ -118,5 +118,5 @@ def _plain(value: Tensor) -> Tensor:
     with torch._C.DisableTorchFunctionSubclass():  # else the subclass could answer itself
         plain = Tensor.as_subclass(value, Tensor)
     if type(plain) is not Tensor:
-        raise TypeError(message("value", "be a plain torch.Tensor, or a view of one", type(value).__name__))
+        raise TypeError(argument_error("value", "be a plain torch.Tensor, or a view of one", type(value).__name__))
     return plain

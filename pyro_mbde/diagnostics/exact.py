@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.diagnostics.parameters import Array, coordinates
 from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, count
 from pyro_mbde.mcmc.chains import Chains
@@ -53,10 +53,10 @@ def exact_draws(chains: Chains, reference: Reference | None) -> ExactDraws | str
     if isinstance(density, Mapping):
         for site, draws in density.items():
             if site not in chains.draws:
-                raise ValueError(message("reference", f"name sites among {', '.join(chains.draws)}", site))
+                raise ValueError(argument_error("reference", f"name sites among {', '.join(chains.draws)}", site))
             event_shape = tuple(chains.draws[site].shape[2:])
             if not isinstance(draws, Tensor):
-                raise TypeError(message(f"reference[{site!r}]", "be a tensor", type(draws).__name__))
+                raise TypeError(argument_error(f"reference[{site!r}]", "be a tensor", type(draws).__name__))
             if (
                 draws.dim() < 1
                 or tuple(draws.shape[1:]) != event_shape
@@ -64,26 +64,26 @@ def exact_draws(chains: Chains, reference: Reference | None) -> ExactDraws | str
                 or not torch.isfinite(draws).all()
             ):
                 constraint = f"hold 100 finite draws or more, shape (n, {', '.join(map(str, event_shape))})"
-                raise ValueError(message(f"reference[{site!r}]", constraint, tuple(draws.shape)))
+                raise ValueError(argument_error(f"reference[{site!r}]", constraint, tuple(draws.shape)))
         if not density or len({len(draws) for draws in density.values()}) > 1:
-            raise ValueError(message("reference", "hold as many draws for each site", list(density)))
+            raise ValueError(argument_error("reference", "hold as many draws for each site", list(density)))
         return ExactDraws(dict(density), None)
     if not isinstance(density, Distribution):
-        raise TypeError(message("reference", "be a distribution or exact draws per site", density))
+        raise TypeError(argument_error("reference", "be a distribution or exact draws per site", density))
     site = next(iter(chains.draws)) if len(chains.draws) == 1 else "x"
     if site not in chains.draws:
-        raise ValueError(message("reference", "be exact draws per site, for chains without a site x", density))
+        raise ValueError(argument_error("reference", "be exact draws per site, for chains without a site x", density))
     if density.batch_shape or density.event_shape != chains.draws[site].shape[2:]:
         shape = (tuple(density.batch_shape), tuple(density.event_shape))
         constraint = f"have batch shape () and event shape {tuple(chains.draws[site].shape[2:])}"
-        raise ValueError(message("reference", constraint, shape))
+        raise ValueError(argument_error("reference", constraint, shape))
     num_draws = min(max(_MAX_VALUES // max(density.event_shape.numel(), 1), 2_000), _NUM_EXACT_DRAWS)
     try:
         return ExactDraws({site: density.sample(torch.Size([num_draws]))}, density)
     except NotImplementedError:
         if reference is None:
             return "the density cannot be drawn from exactly"
-        raise ValueError(message("reference", "be a distribution that can be drawn from", density)) from None
+        raise ValueError(argument_error("reference", "be a distribution that can be drawn from", density)) from None
 
 
 def exact_coordinates(chains: Chains, reference: Reference | None) -> dict[str, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.tables.schema import Schema
 
@@ -27,26 +27,26 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
         ValueError: there are no draws, or no site of that name.
     """
     if not isinstance(chains, Chains):
-        raise TypeError(message("chains", "be Chains, as run_mcmc returns them", type(chains).__name__))
+        raise TypeError(argument_error("chains", "be Chains, as run_mcmc returns them", type(chains).__name__))
     if isinstance(sites, str):
-        raise TypeError(message("sites", "be a list of names", sites, f"Write [{sites!r}]."))
+        raise TypeError(argument_error("sites", "be a list of names", sites, f"Write [{sites!r}]."))
     shapes = {name: tuple(value.shape) for name, value in chains.draws.items()}
     if not shapes or any(0 in shape or len(shape) < 2 for shape in shapes.values()):
-        raise ValueError(message("chains.draws", "hold a draw of each site at least", shapes))
+        raise ValueError(argument_error("chains.draws", "hold a draw of each site at least", shapes))
     if len({shape[:2] for shape in shapes.values()}) > 1:
-        raise ValueError(message("chains.draws", "be of as many chains and draws for each site", shapes))
+        raise ValueError(argument_error("chains.draws", "be of as many chains and draws for each site", shapes))
     for name, value in chains.draws.items():
         if value.is_complex():
-            raise TypeError(message(f"chains.draws[{name!r}]", "be real numbers", value.dtype))
+            raise TypeError(argument_error(f"chains.draws[{name!r}]", "be real numbers", value.dtype))
     for name, value in chains.sample_stats.items():
         if value.shape != next(iter(shapes.values()))[:2]:
             raise ValueError(
-                message(f"chains.sample_stats[{name!r}]", "be of as many chains and draws", tuple(value.shape))
+                argument_error(f"chains.sample_stats[{name!r}]", "be of as many chains and draws", tuple(value.shape))
             )
     parameters: dict[str, Array] = {}
     for site in shapes if sites is None else sites:
         if site not in shapes:
-            raise ValueError(message("sites", f"be among {', '.join(shapes)}", site))
+            raise ValueError(argument_error("sites", f"be among {', '.join(shapes)}", site))
         parameters |= coordinates(site, chains.draws[site], 2)
     return parameters
 
@@ -79,10 +79,12 @@ def column_names(chains: Chains, names: Sequence[str] | Schema) -> dict[str, str
     if isinstance(names, Schema):
         names = modelled_names(names)
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(message("names", "be a list of strings", names))
+        raise TypeError(argument_error("names", "be a list of strings", names))
     shapes = [tuple(value.shape[2:]) for value in chains.draws.values()]
     if shapes != [(len(names),)] or len(set(names)) != len(names):
-        raise ValueError(message("names", f"name each coordinate of one site, of event shapes {shapes}", list(names)))
+        raise ValueError(
+            argument_error("names", f"name each coordinate of one site, of event shapes {shapes}", list(names))
+        )
     shown = (name if name.isprintable() else repr(name) for name in names)
     return dict(zip(scalar_parameters(chains), shown, strict=True))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyro_mbde._torch_state import single_thread
 from pyro_mbde.auditing.search import log_ratio_of, search, starting_points
-from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, CopyLimits, certify, plan_certificate
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, plan_certificate
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
@@ -80,7 +80,7 @@ def rate_of_wrong_certificates(
     def draw(num_draws: int) -> Tensor:
         return known.tilt(torch.randn(num_draws, dtype=torch.float64)).exp()
 
-    limits = CopyLimits(math.exp(known.bounds.low), math.exp(known.bounds.high), float(draw(2**14).var()))
+    limits = SampleBounds(math.exp(known.bounds.low), math.exp(known.bounds.high), float(draw(2**14).var()))
     wrong = sum(certify(torch.split(draw(_ATTACK_DRAWS), 1024), limits, claim) for _ in range(trials))
     return wrong / trials
 

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.schema import Schema
@@ -68,9 +68,9 @@ def split_rows(rows: Tensor, share: float = 0.1, seed: int = 0) -> tuple[Tensor,
         (8, 2, True)
     """
     if not isinstance(rows, Tensor):
-        raise TypeError(message("rows", "be a tensor", rows))
+        raise TypeError(argument_error("rows", "be a tensor", rows))
     if rows.dim() == 0 or len(rows) < 2:
-        raise ValueError(message("rows", "be at least two", tuple(rows.shape)))
+        raise ValueError(argument_error("rows", "be at least two", tuple(rows.shape)))
     share = check_number("share", share, "be in (0, 1)", lambda value: 0 < value < 1)
     num_train = max(int((1 - share) * len(rows)), 1)
     with seeded(check_count("seed", seed, minimum=0)):

@@ -11,7 +11,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_choice, message
+from pyro_mbde._checks import argument_error, check_choice
 
 
 class Problem(NamedTuple):
@@ -171,7 +171,7 @@ def find_problem(name: str, seed: int = 0) -> Problem:
         return RANDOM[name](seed) if name in RANDOM else PROBLEMS[name]()
     problem = find_problem(name.removesuffix("-box"), seed)
     if problem.bounds is None:
-        raise ValueError(message("name", "be of a problem with public bounds", name))
+        raise ValueError(argument_error("name", "be of a problem with public bounds", name))
     low, high = (torch.full(problem.base.event_shape, edge) for edge in problem.bounds)
     uniform: Any = dist.Uniform  # Pyro leaves it unannotated
     return Problem(name, problem.target, uniform(low, high).to_event(low.dim()), problem.bounds, problem.bounds)

@@ -27,7 +27,7 @@ import pandas as pd
 from tqdm import tqdm
 
 import pyro_mbde
-from pyro_mbde._checks import check_count, check_epsilon, check_flag, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_flag
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_results
@@ -79,17 +79,17 @@ class Job:
         object.__setattr__(self, "repeat", check_count("repeat", self.repeat, minimum=0))
         options = self.options
         if not isinstance(options, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in options):
-            raise TypeError(message("options", "be a tuple of pairs", options))
+            raise TypeError(argument_error("options", "be a tuple of pairs", options))
         names = [name for name, _ in options]
         for name, value in options:
             if _check_word("options", name) in _COLUMNS:
-                raise ValueError(message("options", "be called otherwise than the columns of a row", name))
+                raise ValueError(argument_error("options", "be called otherwise than the columns of a row", name))
             if isinstance(value, str):
                 _check_word(name, value)
             elif isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(message(name, "be a number or a word", value))
+                raise TypeError(argument_error(name, "be a number or a word", value))
         if names != sorted(set(names)):
-            raise ValueError(message("options", "be sorted by name, each given once", options))
+            raise ValueError(argument_error("options", "be sorted by name, each given once", options))
         object.__setattr__(self, "options", tuple((name, _option(value)) for name, value in options))
 
     @property
@@ -157,7 +157,7 @@ def run_sweep(
         _check_picklable(function)
         context = WorkerProcesses(num_workers)
     elif num_workers is not None:
-        raise ValueError(message("num_workers", "be left out where an executor is given", num_workers))
+        raise ValueError(argument_error("num_workers", "be left out where an executor is given", num_workers))
     else:
         context = nullcontext(executor)
     with ResultsFile(path) as results:
@@ -286,12 +286,12 @@ def _describe(job: Job) -> Row:
 
 def _check_measured(measured: Any, row: Row) -> Row:
     if not isinstance(measured, Mapping):
-        raise TypeError(message("function", "return a mapping of names to values", measured))
+        raise TypeError(argument_error("function", "return a mapping of names to values", measured))
     for name, value in measured.items():
         if not isinstance(name, str) or name in row:
-            raise ValueError(message("results", "be called otherwise than the columns of a row", name))
+            raise ValueError(argument_error("results", "be called otherwise than the columns of a row", name))
         if not isinstance(value, numbers.Real | np.bool_ | str | None):
-            raise TypeError(message("function", "return numbers, words or None", {name: value}))
+            raise TypeError(argument_error("function", "return numbers, words or None", {name: value}))
     return {name: _plain(value) for name, value in measured.items()}
 
 
@@ -312,9 +312,9 @@ def _option(value: Any) -> float | int | str:
 
 def _check_word(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(message(name, "be a string", value))
+        raise TypeError(argument_error(name, "be a string", value))
     if not re.fullmatch(r"[A-Za-z_][\w.+-]*", value) or value.lower() in ("inf", "infinity", "nan"):
-        raise ValueError(message(name, "be a word of letters, digits and any of _.+-, and no number", value))
+        raise ValueError(argument_error(name, "be a word of letters, digits and any of _.+-, and no number", value))
     return value
 
 
@@ -322,9 +322,9 @@ def _check_jobs(jobs: list[Job]) -> None:
     keys: set[str] = set()
     for job in jobs:
         if not isinstance(job, Job):
-            raise TypeError(message("jobs", "be instances of Job", job))
+            raise TypeError(argument_error("jobs", "be instances of Job", job))
         if job.key in keys:
-            raise ValueError(message("jobs", "have keys of their own", job.key))
+            raise ValueError(argument_error("jobs", "have keys of their own", job.key))
         keys.add(job.key)
 
 
@@ -333,7 +333,9 @@ def _check_picklable(function: Any) -> None:
         pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         remedy = "Define it at the top of a module, or pass an executor of threads."
-        raise TypeError(message("function", "be one that other processes can import", function, remedy)) from error
+        raise TypeError(
+            argument_error("function", "be one that other processes can import", function, remedy)
+        ) from error
 
 
 def _text(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from pyro_mbde._checks import check_choice, check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_choice, check_epsilon, check_number
 from pyro_mbde.names import normal_name
 from pyro_mbde.privacy.accounting import (
     EXACT,
@@ -160,7 +160,7 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     """
     name = check_text("name", normal_name(check_text("name", name)), _MAX_NAME)
     if not name:
-        raise ValueError(message("name", "be at least one character long", name))
+        raise ValueError(argument_error("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
     check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account without limit keeps nothing.")
     # Adding 0 makes -0.0 the 0.0 that databases give back.
@@ -169,10 +169,14 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     if rule == "pure":
         if certificate_delta is not None and certificate_delta != delta:
             remedy = "Leave it out: under this rule certificates may take all of delta."
-            raise ValueError(message("certificate_delta", "be delta under the rule 'pure'", certificate_delta, remedy))
+            raise ValueError(
+                argument_error("certificate_delta", "be delta under the rule 'pure'", certificate_delta, remedy)
+            )
         return Account(name, epsilon, delta, rule, delta, opened)
     if not delta > 0:
-        raise ValueError(message("delta", f"be above 0 under the rule {rule!r}", delta, "Or use the rule 'pure'."))
+        raise ValueError(
+            argument_error("delta", f"be above 0 under the rule {rule!r}", delta, "Or use the rule 'pure'.")
+        )
     if certificate_delta is None:
         certificate_delta = delta / 10
     constraint = f"be at least 0 and below delta, {delta:g}"
@@ -184,11 +188,11 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
 def check_text(name: str, value: Any, longest: int = _MAX_TEXT) -> str:
     """Returns ``value``, or raises if it is not a printable string or too long."""
     if not isinstance(value, str):
-        raise TypeError(message(name, "be a string", value))
+        raise TypeError(argument_error(name, "be a string", value))
     if len(value) > longest:
-        raise ValueError(message(name, f"be at most {longest} characters long", value[:20] + "..."))
+        raise ValueError(argument_error(name, f"be at most {longest} characters long", value[:20] + "..."))
     if not value.isprintable() or value != value.strip():
-        raise ValueError(message(name, "be printable characters on one line, without spaces around them", value))
+        raise ValueError(argument_error(name, "be printable characters on one line, without spaces around them", value))
     return str(value)
 
 

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.ledger.accounts import check_text
 from pyro_mbde.privacy.guarantee import Guarantee
 
@@ -18,8 +18,7 @@ _MAX_USER_NAME = 200
 def check_guarantee(guarantee: Any) -> Guarantee:
     """Returns a guarantee as databases give it back: adding 0 makes a -0.0 the 0.0 that it is there."""
     if not isinstance(guarantee, Guarantee):
-        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
-    assert guarantee.log_ratio_range is not None
+        raise TypeError(argument_error("guarantee", "be a Guarantee", guarantee))
     return Guarantee(guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
 
 
@@ -35,10 +34,10 @@ def check_fingerprint(fingerprint: Any) -> str:
 def check_head(head: Any) -> str:
     """Returns a head in small letters, or raises if it is not a whole hash."""
     if not isinstance(head, str):
-        raise TypeError(message("expected_head", "be a string", head))
+        raise TypeError(argument_error("expected_head", "be a string", head))
     if not _HASH.fullmatch(head.strip().lower()):
         remedy = "Pass the whole head, as it was printed: a part of it proves nothing."
-        raise ValueError(message("expected_head", "be 64 hexadecimal digits", head, remedy))
+        raise ValueError(argument_error("expected_head", "be 64 hexadecimal digits", head, remedy))
     return head.strip().lower()
 
 

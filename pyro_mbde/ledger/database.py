@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.ledger import file as ledger_file
 from pyro_mbde.ledger.errors import (
     MOVED,
@@ -229,14 +229,14 @@ class Database:
 def _parse(path_or_url: str | os.PathLike[str]) -> URL:
     """The URL of a database, of the kinds that are known; no error shows the text of a URL."""
     if not isinstance(path_or_url, str | os.PathLike):
-        raise TypeError(message("path_or_url", "be a path or a URL", path_or_url))
+        raise TypeError(argument_error("path_or_url", "be a path or a URL", path_or_url))
     text = os.fspath(path_or_url)
     if not isinstance(text, str) or not text or "\0" in text:
         constraint = "be the path of a file: text, not empty and without NUL characters"
-        raise ValueError(message("path_or_url", constraint, type(text).__name__))
+        raise ValueError(argument_error("path_or_url", constraint, type(text).__name__))
     if "://" not in text or isinstance(path_or_url, Path):
         if text == ":memory:":
-            raise ValueError(message("path_or_url", "outlive the process", text, "Name a file."))
+            raise ValueError(argument_error("path_or_url", "outlive the process", text, "Name a file."))
         return URL.create("sqlite", database=os.path.abspath(text))
     kind = text.split(":", 1)[0]
     try:
@@ -247,7 +247,7 @@ def _parse(path_or_url: str | os.PathLike[str]) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if kind != "sqlite":
         remedy = "Use the path of a file, sqlite:///PATH or postgresql://USER@HOST/DATABASE."
-        raise ValueError(message("path_or_url", "be of SQLite or PostgreSQL", kind, remedy))
+        raise ValueError(argument_error("path_or_url", "be of SQLite or PostgreSQL", kind, remedy))
     if not url.database or url.database == ":memory:" or url.query:
-        raise ValueError(message("path_or_url", "name a file and nothing else", kind, "Use sqlite:///PATH."))
+        raise ValueError(argument_error("path_or_url", "name a file and nothing else", kind, "Use sqlite:///PATH."))
     return URL.create("sqlite", database=os.path.abspath(url.database))

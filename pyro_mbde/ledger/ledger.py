@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.ledger import schema
 from pyro_mbde.ledger.accounts import (
     DEFAULT_DELTA,
@@ -224,10 +224,10 @@ class Ledger:
         def work(connection: Connection, head: Row) -> Account:
             account = read_account(connection, name)
             if account.closed is not None:
-                raise ValueError(message("name", "be that of an open account", name, "It is closed already."))
+                raise ValueError(argument_error("name", "be that of an open account", name, "It is closed already."))
             if read_tallies(connection, account.name):
                 remedy = "What was charged stays charged; leave it open, and charge no more."
-                raise ValueError(message("name", "be that of an account without charges", name, remedy))
+                raise ValueError(argument_error("name", "be that of an account without charges", name, remedy))
             closed = replace(account, closed=_now())
             assert closed.closed is not None
             row = {"account": account.name, "closed": closed.closed.isoformat(), "who": who}

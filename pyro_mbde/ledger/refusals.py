@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from decimal import ROUND_FLOOR, Context, Decimal
 
-from pyro_mbde._checks import message, shown
+from pyro_mbde._checks import argument_error, shown
 from pyro_mbde.ledger.accounts import (
     Account,
     Tally,
@@ -52,7 +52,7 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
         smaller = _smaller(account, tallies, asked, most)
         return f"The account {account.name!r} bears no draw of this density: {standing}. {_NOTHING} {smaller}"
     constraint = f"be at most {affordable:,} in account {account.name!r}: {standing}"
-    return message("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
+    return argument_error("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
 
 
 def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
@@ -105,7 +105,7 @@ def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: fl
     remedy = "Fit with delta=0, which needs no certificate"
     remedy += "" if left == "0" else f", or with a delta of at most {left}"
     remedy += "." if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}."
-    return message("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
+    return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 
 def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, other: str | None) -> str:
@@ -119,11 +119,11 @@ def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, oth
     """
     if account.closed is not None:
         constraint = f"be that of an open account, and {account.name!r} was closed on {account.closed.date()}"
-        return message("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
+        return argument_error("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
     if other is not None:
         constraint = f"be the only account that bears this density, and {other!r} bears it already"
         remedy = "What its rows cost adds up in one account alone."
-        return message("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
+        return argument_error("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
     if account.rule != "iid":
         return ""
     remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."
@@ -133,5 +133,5 @@ def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, oth
             return f"fingerprint must {constraint}, got another density. {remedy}"
         if tally.guarantee != asked.guarantee:
             constraint = f"be that of account {account.name!r}, {tally.guarantee}"
-            return message("guarantee", constraint, asked.guarantee, remedy)
+            return argument_error("guarantee", constraint, asked.guarantee, remedy)
     return ""

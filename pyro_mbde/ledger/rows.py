@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Select, cast, func, insert, select, text, update
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.ledger import schema
 from pyro_mbde.ledger.accounts import Account, Charge, Tally
 from pyro_mbde.ledger.chain import entry_hash
@@ -88,7 +88,7 @@ def check_new(connection: Connection, name: str) -> None:
     names = account_names(connection)
     if name in names:
         remedy = "Accounts are permanent, closed ones too: a name must never stand for a second limit."
-        raise ValueError(message("name", "be new to the ledger", name, f"{remedy} Choose another name."))
+        raise ValueError(argument_error("name", "be new to the ledger", name, f"{remedy} Choose another name."))
     other = find_look_alike(name, names)
     if other is not None:
         constraint = f"not look like that of another account, {ascii(other)}"
@@ -109,7 +109,7 @@ def read_account(connection: Connection, name: str) -> Account:
         names = [account.name for account in read_accounts(connection) if account.closed is None]
         listed = ", ".join(map(repr, names[:20])) or "none is open"
         hint = look_alike_hint([name], names).strip() or near_miss_hint(name, names)
-        raise ValueError(message("name", f"be that of an account ({listed})", name, hint))
+        raise ValueError(argument_error("name", f"be that of an account ({listed})", name, hint))
     # An older release may have opened both.
     return to_account(next((row for row in rows if row["name"] == name), rows[0]))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_flag, message
+from pyro_mbde._checks import argument_error, check_flag
 from pyro_mbde.mcmc.inference_data import Groups, by_chain, to_arviz
 from pyro_mbde.mcmc.pointwise import observations, pointwise_log_likelihood
 
@@ -173,7 +173,7 @@ class Chains:
             groups["observed_data"] = observations(model, model_args, model_kwargs or {})
         elif log_likelihood:
             remedy = "Chains do not carry it. Pass model, model_args and model_kwargs as to run_mcmc."
-            raise ValueError(message("model", "be given for log-likelihoods", model, remedy))
+            raise ValueError(argument_error("model", "be given for log-likelihoods", model, remedy))
         if model is not None and log_likelihood is not False:
             scores = pointwise_log_likelihood(model, model_args, model_kwargs or {}, self.get_samples())
             shape = self.num_chains, self.num_samples

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.pictures import import_arviz
 
 Groups = dict[str, Mapping[str, Any]]
@@ -44,17 +44,17 @@ def to_arviz(
     for name in {name for of in arrays.values() for name in of}:
         if name in ("chain", "draw") or (is_tree and "/" in name):
             remedy = "ArviZ has other uses for these: rename the site."
-            raise ValueError(message("site", "not be called chain or draw, nor contain a slash", name, remedy))
+            raise ValueError(argument_error("site", "not be called chain or draw, nor contain a slash", name, remedy))
     for argument, given in (("coords", coords), ("dims", dims), ("pred_dims", pred_dims)):
         of_sequences = isinstance(given, Mapping) and not any(isinstance(value, str) for value in given.values())
         if given is not None and not of_sequences:
-            raise TypeError(message(argument, "map names to sequences", given))
+            raise TypeError(argument_error(argument, "map names to sequences", given))
     predicted = {group: of for group, of in arrays.items() if group.startswith("predictions")}
     observed = {group: of for group, of in arrays.items() if group not in predicted}
     for sizes in (_apply_dims("dims", dims or {}, observed), _apply_dims("pred_dims", pred_dims or {}, predicted)):
         for name, labels in (coords or {}).items():
             if len(labels) != sizes.get(name, len(labels)):
-                raise ValueError(message("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
+                raise ValueError(argument_error("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
     with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
         warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
         if is_tree:
@@ -91,7 +91,7 @@ def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapp
     if values is None:
         return {}
     if not isinstance(values, Mapping):
-        raise TypeError(message(group, "be a dict of tensors, as Predictive returns", type(values).__name__))
+        raise TypeError(argument_error(group, "be a dict of tensors, as Predictive returns", type(values).__name__))
     grouped = {}
     for name, value in values.items():
         array = as_array(value)
@@ -99,7 +99,7 @@ def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapp
         own = array.shape[1:] if shape is None or array.shape[:2] != shape else array.shape[2:]
         if array.size != math.prod(lead) * math.prod(own):
             constraint = f"have {math.prod(lead)} draws, as the chains have"
-            raise ValueError(message(f"{group}[{name!r}]", constraint, array.shape))
+            raise ValueError(argument_error(f"{group}[{name!r}]", constraint, array.shape))
         wanted = tuple(known.get(name, own))
         grouped[name] = array.reshape(*lead, *(wanted if math.prod(wanted) == math.prod(own) else own))
     return {group: grouped}
@@ -114,7 +114,7 @@ def _apply_dims(
         holding = [group for group, of in groups.items() if variable in of]
         if not holding:
             sites = dict.fromkeys(name for group, of in groups.items() if group != "sample_stats" for name in of)
-            raise ValueError(message(argument, f"name sites among {', '.join(sites)}", variable))
+            raise ValueError(argument_error(argument, f"name sites among {', '.join(sites)}", variable))
         kept: list[int] = []
         for group in sorted(holding, key="log_likelihood".__eq__):  # last: it has no event dimensions to name
             array = groups[group][variable]
@@ -124,7 +124,7 @@ def _apply_dims(
                 for name, index in zip(names, kept, strict=True):
                     if sizes.setdefault(name, own[index]) != own[index]:
                         constraint = f"name dimensions of one size alike, {name} is {sizes[name]}"
-                        raise ValueError(message(argument, constraint, own[index]))
+                        raise ValueError(argument_error(argument, constraint, own[index]))
             groups[group][variable] = array.reshape(*lead, *(own[index] for index in kept if index < len(own)))
     return sizes
 
@@ -140,4 +140,4 @@ def _kept(argument: str, variable: str, names: Sequence[str], shape: tuple[int, 
         if len(kept) == len(names) and not {"chain", "draw"} & set(names):
             return kept
     remedy = "The dimensions chain and draw are named already; one of size 1 may be left out."
-    raise ValueError(message(argument, f"name the {len(shape)} event dimensions of {variable}", names, remedy))
+    raise ValueError(argument_error(argument, f"name the {len(shape)} event dimensions of {variable}", names, remedy))

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.constraints import Constraint
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import Spread, spread_of_draws
+from pyro_mbde.density.base import LocationScale, location_scale_of_draws
 from pyro_mbde.mcmc.target import Params, Target, check_not_circular, nan_message, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
@@ -58,15 +58,15 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
             if "subsample" in str(error):
                 remedy = "An energy must be of all rows: leave subsample_size out."
                 raise ValueError(
-                    message("model", "have no subsampled plates for a Markov chain", model, remedy)
+                    argument_error("model", "have no subsampled plates for a Markov chain", model, remedy)
                 ) from error
             remedy = f"Sum the others out. {str(error).splitlines()[0]}"
             constraint = "have latent sites that are continuous or can be enumerated"
-            raise ValueError(message("model", constraint, model, remedy)) from error
+            raise ValueError(argument_error("model", constraint, model, remedy)) from error
         for name in inverses:
             check_not_circular(prototype.nodes[name]["fn"], f"site {name!r}")
         if not inverses:
-            raise ValueError(message("model", "have a continuous latent site to sample", model))
+            raise ValueError(argument_error("model", "have a continuous latent site to sample", model))
 
         def prior_draw() -> Params:
             with pyro.validation_enabled(False):
@@ -78,8 +78,8 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         idle = {name: _idle(prototype.nodes[name], prior[name][0]) for name in inverses}
     spread = {}
     for name, draws in prior.items():
-        flat = spread_of_draws(draws.reshape(len(draws), -1))
-        spread[name] = Spread(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
+        flat = location_scale_of_draws(draws.reshape(len(draws), -1))
+        spread[name] = LocationScale(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
     supports = {name: prototype.nodes[name]["fn"].support for name in inverses}
     transforms = {name: inverse.inv for name, inverse in inverses.items()}
 
@@ -133,7 +133,9 @@ def _check_latents(trace: Any, names: set[str]) -> None:
     if free or not names <= sites:
         changing = ", ".join(sorted(free | (names - sites)))
         remedy = "Where the model branches, sample what both branches need before."
-        raise ValueError(message("model", "have the same latent sites in every run", f"sometimes {changing}", remedy))
+        raise ValueError(
+            argument_error("model", "have the same latent sites in every run", f"sometimes {changing}", remedy)
+        )
 
 
 def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
@@ -146,16 +148,18 @@ def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
     if latent != names:
         changing = ", ".join(sorted(latent ^ names))
         remedy = "Where the model branches, sample what both branches need before."
-        raise ValueError(message("model", "have the same latent sites in every run", f"sometimes {changing}", remedy))
+        raise ValueError(
+            argument_error("model", "have the same latent sites in every run", f"sometimes {changing}", remedy)
+        )
     for name in names:
         nodes = trace.nodes[name], prototype.nodes[name]
         if nodes[0]["value"].shape != nodes[1]["value"].shape:
             shapes = " and ".join(str(tuple(node["value"].shape)) for node in nodes)
-            raise ValueError(message(f"site {name!r}", "have the same shape in every run", shapes))
+            raise ValueError(argument_error(f"site {name!r}", "have the same shape in every run", shapes))
         if not _same(nodes[0]["fn"].support, nodes[1]["fn"].support):
             remedy = "A chain would keep the support of its first run: sample in (0, 1), and scale the value."
             constraint = "have a support that does not depend on other sites"
-            raise ValueError(message(f"site {name!r}", constraint, nodes[0]["fn"].support, remedy))
+            raise ValueError(argument_error(f"site {name!r}", constraint, nodes[0]["fn"].support, remedy))
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.mcmc.chains import ChainState
@@ -58,9 +58,11 @@ class Sampling:
     def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
         """Turns values of the sites into starts, or raises."""
         if not isinstance(values, Mapping):
-            raise TypeError(message("initial_values", "be a dict of tensors, one a site", type(values).__name__))
+            raise TypeError(argument_error("initial_values", "be a dict of tensors, one a site", type(values).__name__))
         if set(values) != set(self.names):
-            raise ValueError(message("initial_values", f"have the sites {', '.join(self.names)}", ", ".join(values)))
+            raise ValueError(
+                argument_error("initial_values", f"have the sites {', '.join(self.names)}", ", ".join(values))
+            )
         with seeded(0):
             like = self.starts(1)
         starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
@@ -68,9 +70,11 @@ class Sampling:
         for name, shape in shapes.items():
             whole = not starts[name].is_floating_point()  # a base of whole numbers: nothing may be cut off
             if whole and not torch.equal(starts[name].double(), torch.as_tensor(values[name]).double()):
-                raise ValueError(message(f"initial_values[{name!r}]", "be of the density's type", values[name]))
+                raise ValueError(argument_error(f"initial_values[{name!r}]", "be of the density's type", values[name]))
             if tuple(starts[name].shape) != shape:
-                raise ValueError(message(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape)))
+                raise ValueError(
+                    argument_error(f"initial_values[{name!r}]", f"have shape {shape}", tuple(starts[name].shape))
+                )
         inside = [self._support(name).check(value).reshape(num_chains, -1).all(-1) for name, value in starts.items()]
         usable = torch.stack(inside).all(0)
         if self.target is not None and bool(usable.all()):
@@ -79,7 +83,9 @@ class Sampling:
         if not bool(usable.all()):
             wrong = (~usable).nonzero().flatten().tolist()
             remedy = "These are the first chains that are not."
-            raise ValueError(message("initial_values", "have a density above 0 in every chain", wrong[:5], remedy))
+            raise ValueError(
+                argument_error("initial_values", "have a density above 0 in every chain", wrong[:5], remedy)
+            )
         return starts
 
     def check_states(self, states: tuple[ChainState, ...]) -> None:
@@ -93,7 +99,7 @@ class Sampling:
                 lp = torch.full_like(state.lp, math.nan)
             if not torch.allclose(lp.double(), state.lp.double(), rtol=1e-3, atol=1e-2):
                 remedy = "Its log-density is another where the chains stopped."
-                raise ValueError(message("model", "be the one that the chains ran on", "another", remedy))
+                raise ValueError(argument_error("model", "be the one that the chains ran on", "another", remedy))
 
     def _log_density(self, params: Params) -> Tensor:
         if self.target is None:
@@ -113,7 +119,7 @@ class Sampling:
         unknown = [name for name in self.options if name not in known or name in _GIVEN]
         if unknown:
             options = ", ".join(name for name in known if name not in _GIVEN)
-            raise TypeError(message("kernel_options", f"be among {options}", ", ".join(unknown)))
+            raise TypeError(argument_error("kernel_options", f"be among {options}", ", ".join(unknown)))
         if self.target is None:
             return IndependenceSampler(cast("MollifiedExpFamily", self.density), **self.options)
         if self.kernel in ("random_walk", "lockstep_random_walk"):
@@ -148,14 +154,14 @@ def prepare_sampling(
         ValueError: the model cannot be sampled by this kernel, or an option is out of its range.
     """
     if not isinstance(model_args, tuple | list):
-        raise TypeError(message("model_args", "be a tuple", type(model_args).__name__))
+        raise TypeError(argument_error("model_args", "be a tuple", type(model_args).__name__))
     if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
-        raise TypeError(message("model_kwargs", "be a dict", model_kwargs))
+        raise TypeError(argument_error("model_kwargs", "be a dict", model_kwargs))
     if not (callable(model) or isinstance(model, Distribution)) or isinstance(model, type):
-        raise TypeError(message("model", "be a distribution or a Pyro model", model))
+        raise TypeError(argument_error("model", "be a distribution or a Pyro model", model))
     if kernel == "independence":
         if not isinstance(model, MollifiedExpFamily):
-            raise TypeError(message("model", "be a MollifiedExpFamily for the independence kernel", model))
+            raise TypeError(argument_error("model", "be a MollifiedExpFamily for the independence kernel", model))
         check_not_batched(model, "model")
         return Sampling(kernel, options, model, None)
     if isinstance(model, Distribution):

@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.mcmc.model_target import is_subsample
 
@@ -57,7 +57,9 @@ def pointwise_log_likelihood(
     missing = [name for name, node in trace.iter_stochastic_nodes() if name not in draws and not is_subsample(node)]
     if missing:
         remedy = "Write a mixture without its assignments, as MixtureSameFamily does; or pass log_likelihood=False."
-        raise ValueError(message("model", "have no latent sites but those of the chains", ", ".join(missing), remedy))
+        raise ValueError(
+            argument_error("model", "have no latent sites but those of the chains", ", ".join(missing), remedy)
+        )
 
     def score(values: dict[str, Tensor]) -> dict[str, Tensor]:
         nodes = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs).nodes

@@ -13,7 +13,7 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from pyro.ops.dual_averaging import DualAveraging
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_flag, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_flag, check_number
 from pyro_mbde.mcmc.collected import ChainsFirst, EverySite
 from pyro_mbde.mcmc.model_target import model_target
 from pyro_mbde.mcmc.target import Params, Potential, Target
@@ -102,9 +102,9 @@ class LockstepRandomWalk(MCMCKernel):
         pooled: bool = True,
     ) -> None:
         if (model is None) == (potential_fn is None):
-            raise ValueError(message("model", "be given, or potential_fn, and not both", model))
+            raise ValueError(argument_error("model", "be given, or potential_fn, and not both", model))
         if model is not None and not callable(model):
-            raise TypeError(message("model", "be a Pyro model", model))
+            raise TypeError(argument_error("model", "be a Pyro model", model))
         self.model = model
         self.num_chains = check_count("num_chains", num_chains)
         self.transforms: Any = None if potential_fn is None else EverySite()
@@ -126,7 +126,7 @@ class LockstepRandomWalk(MCMCKernel):
     def initial_params(self) -> Params:
         """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``; after setup as the kernel has them."""
         if self._initial_params is None:
-            raise ValueError(message("initial_params", "be given with potential_fn", None))
+            raise ValueError(argument_error("initial_params", "be given with potential_fn", None))
         return self._initial_params
 
     @initial_params.setter
@@ -167,7 +167,7 @@ class LockstepRandomWalk(MCMCKernel):
         self._energy = self._energy_at(params)
         if not bool(torch.isfinite(self._energy).all()):
             wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
-            raise ValueError(message("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
+            raise ValueError(argument_error("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
         first = self._init_step_size or best_step_size(num_dims)
         step_size = flat.new_full((() if self._pooled else (self.num_chains,)), first)
         self._step_size: Tensor = self._restored.get("step_size", step_size)
@@ -242,11 +242,11 @@ class LockstepRandomWalk(MCMCKernel):
             energy = self._potential_fn(params)
         num_points = next(iter(params.values())).shape[0]
         if energy.shape != (num_points,):
-            raise ValueError(message("potential_fn", f"return shape ({num_points},)", tuple(energy.shape)))
+            raise ValueError(argument_error("potential_fn", f"return shape ({num_points},)", tuple(energy.shape)))
         if bool(torch.isnan(energy).any()):
             wrong = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
             where = f"site {', '.join(wrong)} is not finite" if wrong else f"all of {', '.join(params)} are finite"
-            raise ValueError(message("potential energy", "be a number", math.nan, f"There, {where}."))
+            raise ValueError(argument_error("potential energy", "be a number", math.nan, f"There, {where}."))
         return energy
 
     def _flatten(self, params: Params) -> Tensor:

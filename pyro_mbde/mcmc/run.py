@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_choice, check_count, check_seed, message
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_seed
 from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
 from pyro_mbde.mcmc.chains import Chains, ChainState
 from pyro_mbde.mcmc.plan import KERNELS, Sampling, prepare_sampling
@@ -111,7 +111,7 @@ def run_mcmc(
     seeds = tuple(int(word) % 2**63 for word in words)
     with single_thread(), with_gradients():
         if kernel_options is not None and not isinstance(kernel_options, Mapping):
-            raise TypeError(message("kernel_options", "be a dict", kernel_options))
+            raise TypeError(argument_error("kernel_options", "be a dict", kernel_options))
         sampling = prepare_sampling(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
         given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
         states = []
@@ -167,18 +167,20 @@ def resume_mcmc(
         torch.Size([2, 80])
     """
     if not isinstance(chains, Chains):
-        raise TypeError(message("chains", "be Chains", chains))
+        raise TypeError(argument_error("chains", "be Chains", chains))
     check_count("num_samples", num_samples)
     if not chains.states:
-        raise ValueError(message("chains", "carry the state they stopped in", "none", "Run them with run_mcmc."))
+        raise ValueError(argument_error("chains", "carry the state they stopped in", "none", "Run them with run_mcmc."))
     target = chains.density if model is None else model
     if target is None:
-        raise ValueError(message("model", "be given to resume the chains of a model", model))
+        raise ValueError(argument_error("model", "be given to resume the chains of a model", model))
     with single_thread(), with_gradients():
         sampling = prepare_sampling(target, chains.kernel, model_args, model_kwargs, dict(chains.kernel_options))
         if set(sampling.names) != set(chains.draws):
             sites = ", ".join(chains.draws)
-            raise ValueError(message("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names)))
+            raise ValueError(
+                argument_error("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names))
+            )
         sampling.check_states(chains.states)
         more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
     return replace(

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, TransformedDistribution, biject_to
 
-from pyro_mbde._checks import message
-from pyro_mbde.density.base import Spread, reference_draws, spread_of_draws, support_of
+from pyro_mbde._checks import argument_error
+from pyro_mbde.density.base import LocationScale, location_scale_of_draws, reference_draws, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
 
 Params = dict[str, Tensor]
@@ -47,7 +47,7 @@ class Target:
     is_batched: bool
     supports: Mapping[str, Any]
     transforms: Mapping[str, Any]
-    spread: Mapping[str, Spread]
+    spread: Mapping[str, LocationScale]
     draw: Callable[[], Params]
     blame: Callable[[Params], str]
     lower_bound_fn: Potential | None = None
@@ -77,7 +77,7 @@ class Target:
         except RuntimeError as error:
             remedy = f"Use another kernel, one chain at a time. torch.vmap says: {str(error).splitlines()[0]}"
             raise ValueError(
-                message("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
+                argument_error("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
             ) from error
         return self._settle(energy, params)
 
@@ -111,7 +111,9 @@ class Target:
                 for name, value in self.draw().items():
                     starts[name][index] = value
         remedy = "Look at the model's data and supports, or pass initial_values."
-        raise ValueError(message("model", f"have a finite density at one of {_MAX_TRIES} prior draws", "none", remedy))
+        raise ValueError(
+            argument_error("model", f"have a finite density at one of {_MAX_TRIES} prior draws", "none", remedy)
+        )
 
     def finite(self, params: Params) -> Tensor:
         """Whether each of ``num_chains`` points has a finite energy; bool ``(num_chains,)``."""
@@ -162,7 +164,7 @@ def stack(points: list[Params]) -> Params:
 def nan_message(where: str, names: Iterable[str]) -> str:
     """Says that the log-density of ``where`` is NaN. Not at which values: they are of a trajectory, and private."""
     remedy = f"The values of {', '.join(names)} are finite and in their supports there."
-    return message(f"log-density of {where}", "be a number", math.nan, remedy)
+    return argument_error(f"log-density of {where}", "be a number", math.nan, remedy)
 
 
 def density_target(density: Distribution, name: str = "density") -> Target:
@@ -183,14 +185,14 @@ def density_target(density: Distribution, name: str = "density") -> Target:
     support = support_of(density)
     if support.is_discrete:
         remedy = "Draw exactly: q.sample((n,)). Or use the independence kernel."
-        raise ValueError(message(name, "have continuous support for this kernel", density, remedy))
+        raise ValueError(argument_error(name, "have continuous support for this kernel", density, remedy))
     check_not_batched(density, name)
     check_not_circular(density, name)
     fitted = density if isinstance(density, MollifiedExpFamily) else None
     base: Any = density if fitted is None else fitted.base
     transform: Any = biject_to(support)
     unconstrained = transform.inv(reference_draws(base))
-    flat = spread_of_draws(unconstrained.reshape(len(unconstrained), -1))
+    flat = location_scale_of_draws(unconstrained.reshape(len(unconstrained), -1))
     loc, scale = (value.to(unconstrained).reshape(unconstrained.shape[1:]) for value in flat)
 
     def log_base(params: Params) -> tuple[Tensor, Tensor]:
@@ -214,7 +216,9 @@ def density_target(density: Distribution, name: str = "density") -> Target:
         return {"x": (transform.inv(base.sample()) - loc) / scale}
 
     bound = None if fitted is None else lower_bound_fn
-    return Target(potential_fn, True, {"x": support}, {"x": transform}, {"x": Spread(loc, scale)}, draw, blame, bound)
+    return Target(
+        potential_fn, True, {"x": support}, {"x": transform}, {"x": LocationScale(loc, scale)}, draw, blame, bound
+    )
 
 
 def check_not_batched(density: Distribution, name: str) -> None:
@@ -230,7 +234,7 @@ def check_not_batched(density: Distribution, name: str) -> None:
     if density.batch_shape:
         declared = f"declare its dimensions dependent: {name}.to_event({len(density.batch_shape)})"
         remedy = f"Pass it before it is expanded, or {declared}."
-        raise ValueError(message(name, "have an empty batch shape", tuple(density.batch_shape), remedy))
+        raise ValueError(argument_error(name, "have an empty batch shape", tuple(density.batch_shape), remedy))
 
 
 def check_not_circular(distribution: Any, name: str) -> None:
@@ -244,4 +248,6 @@ def check_not_circular(distribution: Any, name: str) -> None:
             break
     if type(distribution).__name__ in _CIRCULAR:
         remedy = "Draw from it exactly, or use a transformed normal in its place."
-        raise ValueError(message(name, "not be an angle for a Markov chain", type(distribution).__name__, remedy))
+        raise ValueError(
+            argument_error(name, "not be an angle for a Markov chain", type(distribution).__name__, remedy)
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
-from pyro_mbde._checks import check_choice, check_count, check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon, check_number
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
 from pyro_mbde.privacy.zcdp import zcdp_epsilon, zcdp_rho
@@ -96,7 +96,7 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
         (8.3, 'exact curve of i.i.d. draws')
     """
     if not isinstance(guarantee, Guarantee):
-        raise TypeError(message("guarantee", "be a Guarantee", guarantee))
+        raise TypeError(argument_error("guarantee", "be a Guarantee", guarantee))
     num_draws = check_count("num_draws", num_draws)
     delta = _check_delta(delta, guarantee.delta)
     totals = [TotalCost(_pure_total([(guarantee, num_draws)]), guarantee.delta, PURE)]
@@ -152,7 +152,7 @@ def compose_fits(
     if rule == "pure":
         return TotalCost(_pure_total(parts), certificates, PURE)
     if not delta > certificates:
-        raise ValueError(message("delta", f"be above that of the certificates, {certificates:g}", delta))
+        raise ValueError(argument_error("delta", f"be above that of the certificates, {certificates:g}", delta))
     rho = math.fsum(num_draws * zcdp_of_draw(guarantee) for guarantee, num_draws in parts)
     return TotalCost(_zcdp_total(rho, delta - certificates), delta, ZCDP)
 
@@ -194,10 +194,8 @@ def zcdp_of_draw(guarantee: Guarantee) -> float:
     Args:
         guarantee: of the draw.
     """
-    log_ratio_range = guarantee.log_ratio_range
-    assert log_ratio_range is not None
     # Products, not powers: these overflow to inf.
-    return min(guarantee.epsilon * guarantee.epsilon / 2, log_ratio_range * log_ratio_range / 8)
+    return min(guarantee.epsilon * guarantee.epsilon / 2, guarantee.log_ratio_range * guarantee.log_ratio_range / 8)
 
 
 @dataclass(frozen=True)
@@ -341,5 +339,7 @@ def _check_delta(delta: float | None, certificates: float) -> float:
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
     if delta < certificates:
         remedy = "A certificate that fails has to be paid for: allow more, or fit with a smaller delta."
-        raise ValueError(message("delta", f"be at least that of the certificates, {certificates:g}", delta, remedy))
+        raise ValueError(
+            argument_error("delta", f"be at least that of the certificates, {certificates:g}", delta, remedy)
+        )
     return delta

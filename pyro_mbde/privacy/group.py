@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pyro_mbde._checks import check_count, check_epsilon, check_flag, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_flag, check_number
 
 #: Kept back of a budget that is divided, as a share of it, for the rounding of floats.
 _RESERVE = 1e-12
@@ -91,7 +91,7 @@ class GroupGuarantee:
         steps = -(-size // self.group_size)
         delta = self.delta * _sum_of_powers(self.epsilon, steps) if self.delta else 0.0
         if delta >= 1:
-            raise ValueError(message("size", "be small enough for a delta below 1", size))
+            raise ValueError(argument_error("size", "be small enough for a delta below 1", size))
         return GroupGuarantee(steps * self.epsilon, delta, size, self.replaced)
 
 
@@ -143,7 +143,7 @@ def check_group_size(name: str, size: Any) -> int:
     """
     count = check_count(name, size)
     if count > 2**53:
-        raise ValueError(message(name, "be at most 2^53", count))
+        raise ValueError(argument_error(name, "be at most 2^53", count))
     return count
 
 

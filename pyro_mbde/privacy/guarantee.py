@@ -45,7 +45,7 @@ class Guarantee:
 
     epsilon: float
     delta: float = 0.0
-    log_ratio_range: float | None = None
+    log_ratio_range: float = None  # type: ignore[assignment]  # filled in by __post_init__: never None afterwards
 
     def __post_init__(self) -> None:
         """Checks the ranges and fills in an unstated range of the log-ratio."""

@@ -82,7 +82,6 @@ def iid_epsilon(guarantee: Guarantee, num_draws: int, delta: float) -> float:
     check_number("num_draws", num_draws, f"be at most {MOST_DRAWS:,}", lambda value: value <= MOST_DRAWS)
     delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
     spread = guarantee.log_ratio_range
-    assert spread is not None
     pure = num_draws * guarantee.epsilon
     if not math.isfinite(pure) or spread < 1e-12:  # below, floats do not tell the points apart
         return pure
@@ -150,7 +149,6 @@ def is_within(guarantee: Guarantee, num_draws: int, total_epsilon: float, delta:
     if num_draws * guarantee.epsilon <= total_epsilon:
         return True
     spread = guarantee.log_ratio_range
-    assert spread is not None
     pair = _Pair(num_draws, guarantee.epsilon, spread)
     low, high = _interval(pair)
     edges = np.linspace(low, high, _CELLS + 1)

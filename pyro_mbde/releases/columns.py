@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import noted_schema
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
@@ -69,11 +69,15 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             _check_schema(q, columns)  # names an edge, if one differs
             names = list(columns.names)
             remedy = f"Its columns are {list(own.names)}. Leave columns out to use them."
-            raise ValueError(message("columns", "be the schema that the density's base was made from", names, remedy))
+            raise ValueError(
+                argument_error("columns", "be the schema that the density's base was made from", names, remedy)
+            )
         return columns
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
-        raise ValueError(message("columns", f"be those of the density's table, {list(own.names)}", columns, remedy))
+        raise ValueError(
+            argument_error("columns", f"be those of the density's table, {list(own.names)}", columns, remedy)
+        )
     return own
 
 
@@ -115,11 +119,11 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if q.event_shape else ["x"]
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(message("columns", "be a list of strings", names))
+        raise TypeError(argument_error("columns", "be a list of strings", names))
     if len(names) != num_columns:
-        raise ValueError(message("columns", f"be {num_columns} as a row of q has", list(names)))
+        raise ValueError(argument_error("columns", f"be {num_columns} as a row of q has", list(names)))
     if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
-        raise ValueError(message("columns", "be printable and differ from one another", list(names)))
+        raise ValueError(argument_error("columns", "be printable and differ from one another", list(names)))
     check_distinct("columns", names)
     support: Any = q.support
     low, high, whole = _edges(support)

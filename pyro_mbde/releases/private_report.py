@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
 from pyro_mbde.releases.card import json_values, templates
@@ -74,7 +74,7 @@ def private_report(
     target = None if path is None else _check_path(path)
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):
-        raise TypeError(message("history", "be a trainer's history", history))
+        raise TypeError(argument_error("history", "be a trainer's history", history))
     rows = None if data is None else to_rows(data, q.base, 10_000)
     if rows is not None:
         support: Any = q.support
@@ -107,13 +107,13 @@ def private_report(
 
 def _check_path(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(message("path", "be a path", path))
+        raise TypeError(argument_error("path", "be a path", path))
     target = Path(path)
     if target.suffix not in (".html", ".json") or target.name.endswith((".card.html", ".card.json")):
-        raise ValueError(message("path", "end in .html or .json, and not as a release card does", str(target)))
+        raise ValueError(argument_error("path", "end in .html or .json, and not as a release card does", str(target)))
     if holds_release_card(target.parent):
         remedy = "Whoever is given that folder gets both. Keep the report elsewhere."
-        raise ValueError(message("path", "lie in a folder without release cards", str(target), remedy))
+        raise ValueError(argument_error("path", "lie in a folder without release cards", str(target), remedy))
     return target
 
 

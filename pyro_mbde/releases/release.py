@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_seed, message, shown
+from pyro_mbde._checks import argument_error, check_seed, shown
 from pyro_mbde._version import __version__
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.ledger.accounts import Account, Charge
@@ -158,7 +158,7 @@ def release(
     check_seed(seed)
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
         if not isinstance(text, str):
-            raise TypeError(message(name, "be a string", text))
+            raise TypeError(argument_error(name, "be a string", text))
     named, schema = released_columns(q, columns), schema_of(q, columns)
     paths = None if path is None else release_paths(path)
     opened = ledger.account(account)
@@ -222,7 +222,7 @@ def _check_releasable(q: Any) -> None:
     if isinstance(q, MollifiedExpFamily):
         if q.batch_shape:
             remedy = "Pass the density before it is expanded: rows are independent draws in any case."
-            raise ValueError(message("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
+            raise ValueError(argument_error("q", "have an empty batch shape", tuple(q.batch_shape), remedy))
         return
     kind = type(q).__name__
     if isinstance(q, Chains):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.private_files import CARD_SUFFIXES
 
 #: Random bytes in the name of a temporary file; and the age from which one counts as left behind.
@@ -50,19 +50,19 @@ def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
         OSError: the folder cannot be written to.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-        raise TypeError(message("path", "be a path", path))
+        raise TypeError(argument_error("path", "be a path", path))
     rows = Path(path)
     if rows.suffix not in (".csv", ".parquet"):
-        raise ValueError(message("path", "end in .csv or .parquet", os.fspath(path)))
+        raise ValueError(argument_error("path", "end in .csv or .parquet", os.fspath(path)))
     if rows.suffix == ".parquet" and find_spec("pyarrow") is None:
         raise ImportError("Parquet files need pyarrow: pip install 'pyro_mbde[parquet]'. Or write a .csv file.")
     paths = ReleasePaths(rows, *(rows.with_name(rows.stem + suffix) for suffix in CARD_SUFFIXES))
     for target in paths:
         if target.exists() or target.is_symlink():
             remedy = "A release is never overwritten: choose another name."
-            raise FileExistsError(message("path", "name new files", str(target), remedy))
+            raise FileExistsError(argument_error("path", "name new files", str(target), remedy))
     if not rows.parent.is_dir():
-        raise FileNotFoundError(message("path", "lie in a folder that exists", os.fspath(path)))
+        raise FileNotFoundError(argument_error("path", "lie in a folder that exists", os.fspath(path)))
     for target in paths:
         _remove_stale(target)
     os.unlink(_write_beside(rows, b""))  # a folder that cannot be written to is found out before anything is paid for
@@ -150,7 +150,7 @@ def _place(temporary: Path, target: Path) -> None:
         raise
     except OSError:  # a file system without hard links
         if target.exists():
-            raise FileExistsError(message("path", "name new files", str(target))) from None
+            raise FileExistsError(argument_error("path", "name new files", str(target))) from None
         os.rename(temporary, target)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pyro_mbde._checks import check_count, check_flag, message
+from pyro_mbde._checks import argument_error, check_count, check_flag
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.constant_time import constant_time_proposals
@@ -86,8 +86,8 @@ def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> in
                 f"constant_time=False, whose time is not covered."
             )
             limit = MAX_PROPOSALS // num_proposals
-            raise ValueError(message("num_draws", f"be at most {limit} in constant time", num_draws, remedy))
+            raise ValueError(argument_error("num_draws", f"be at most {limit} in constant time", num_draws, remedy))
     elif num_draws > MAX_PROPOSALS * math.exp(-q.bounds.width):
         remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw: lower epsilon."
-        raise ValueError(message("num_draws", f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws, remedy))
+        raise ValueError(argument_error("num_draws", f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws, remedy))
     return num_draws

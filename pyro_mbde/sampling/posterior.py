@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_count, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, with_gradients
 from pyro_mbde.density.base import feature_dtype, prepare_base, reference_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
@@ -127,14 +127,14 @@ def exact_posterior(
     base = prepare_base(base_posterior)
     if base.event_shape != q.event_shape:
         constraint = f"have the event shape of q, {tuple(q.event_shape)}"
-        raise ValueError(message("base_posterior", constraint, tuple(base.event_shape)))
+        raise ValueError(argument_error("base_posterior", constraint, tuple(base.event_shape)))
     draws = reference_draws(base)
     support: Any = q.support
     unannotated: Any = base
     if support.is_discrete != unannotated.support.is_discrete or not bool(support.check(draws.to(q.device)).all()):
         remedy = "A posterior lies where its prior does."
         raise ValueError(
-            message("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
+            argument_error("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
         )
     dtype = feature_dtype(base)
     if log_likelihood is not None:
@@ -161,13 +161,13 @@ def _check_likelihood(
 ) -> None:
     """Raises if log q0 + log L - log (base posterior) is not the same number wherever there is prior or posterior."""
     if not callable(log_likelihood):
-        raise TypeError(message("log_likelihood", "be a function of the latent", log_likelihood))
+        raise TypeError(argument_error("log_likelihood", "be a function of the latent", log_likelihood))
     prior_draws = reference_draws(q.base).to(draws)
     draws = torch.cat([draws, prior_draws])
     likelihoods = torch.as_tensor(log_likelihood(draws))
     if likelihoods.shape != draws.shape[:1]:
         constraint = f"map latents of shape {tuple(draws.shape)} to {tuple(draws.shape[:1])}"
-        raise ValueError(message("log_likelihood", constraint, tuple(likelihoods.shape)))
+        raise ValueError(argument_error("log_likelihood", constraint, tuple(likelihoods.shape)))
     prior = draws.to(q.device, q.dtype) if draws.is_floating_point() else draws.to(q.device)
     terms = [log_prob.double().cpu() for log_prob in (q.base.log_prob(prior), likelihoods, base.log_prob(draws))]
     # Both may be without density, where the likelihood is 0.
@@ -181,4 +181,4 @@ def _check_likelihood(
     if bool(wrong.any()):
         spread = float(log_evidence[wrong].sub(middle).abs().max())
         remedy = "log q0 + log_likelihood - log base_posterior must be a constant; it varies by that many nats."
-        raise ValueError(message("base_posterior", "be the base times the likelihood", round(spread, 6), remedy))
+        raise ValueError(argument_error("base_posterior", "be the base times the likelihood", round(spread, 6), remedy))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from torch import Tensor
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_seed, message
+from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
@@ -33,7 +33,9 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
         ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
     """
     if q.device.type not in ("cpu", "cuda"):
-        raise ValueError(message("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type))
+        raise ValueError(
+            argument_error("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type)
+        )
     if check_seed(seed) is None:
         with system_generator():
             yield SystemSource(q.base)

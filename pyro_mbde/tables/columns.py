@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_choice, check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
 
 KINDS, SCALES = ("real", "integer"), ("linear", "log1p")
 OUTSIDE, MISSING = ("clip", "drop", "refuse"), ("drop", "refuse")
@@ -75,9 +75,9 @@ class Column:
     def __post_init__(self) -> None:
         """Checks the column."""
         if not isinstance(self.name, str):
-            raise TypeError(message("name", "be a string", self.name))
+            raise TypeError(argument_error("name", "be a string", self.name))
         if not self.name:
-            raise ValueError(message("name", "not be empty", self.name))
+            raise ValueError(argument_error("name", "not be empty", self.name))
         try:
             self._check_range()
             self._check_policies()
@@ -93,7 +93,7 @@ class Column:
                 check_number(end, getattr(self, end), "be a whole number between -2^32 and 2^32", _is_modelled_integer)
             check_number("high", self.high, f"be at least low = {self.low:.15g}", lambda value: value >= self.low)
             if self.decimals is not None:
-                raise ValueError(message("decimals", "be left out", self.decimals, "A whole number has none."))
+                raise ValueError(argument_error("decimals", "be left out", self.decimals, "A whole number has none."))
         else:
             check_number("high", self.high, f"be above low = {self.low:.15g}", lambda value: value > self.low)
         if check_choice("scale", self.scale, SCALES) == "log1p":
@@ -103,7 +103,7 @@ class Column:
             decimals = check_count("decimals", self.decimals, minimum=-_MAX_DECIMALS)
             check_number("decimals", decimals, f"be at most {_MAX_DECIMALS}", lambda value: value <= _MAX_DECIMALS)
             if 10.0**-decimals > (self.high - self.low) * (1 + 1e-9):
-                raise ValueError(message("decimals", "round less than from low to high", decimals, "Raise it."))
+                raise ValueError(argument_error("decimals", "round less than from low to high", decimals, "Raise it."))
             for end in ("low", "high"):  # released values may be the ends themselves
                 remedy = f"Round {end}, or raise decimals."
                 wanted = f"have no more digits after the point than decimals = {decimals}"
@@ -115,7 +115,7 @@ class Column:
         check_choice("outside", self.outside, OUTSIDE)
         if isinstance(self.missing, str):
             if self.missing not in MISSING:
-                raise ValueError(message("missing", "be drop, refuse or a number", self.missing))
+                raise ValueError(argument_error("missing", "be drop, refuse or a number", self.missing))
             return
         constraint = f"be drop, refuse or a number that the column may hold, {self._described_range()}"
         object.__setattr__(self, "missing", check_number("missing", self.missing, constraint, self._may_hold))
@@ -125,7 +125,9 @@ class Column:
             return
         remedy = "Take a public number off the column, such as low, or state it in another unit."
         if self.decimals is not None:
-            raise ValueError(message("decimals", "ask for no more digits than float64 has", self.decimals, remedy))
+            raise ValueError(
+                argument_error("decimals", "ask for no more digits than float64 has", self.decimals, remedy)
+            )
         low, high = f"{self.low:.17g}", f"{self.high:.17g}"
         between = f"be so far above low = {low} that float64 resolves what lies between"
         raise ValueError(f"high must {between}, got high={high}. {remedy}")
@@ -187,10 +189,10 @@ def _check_end(name: str, value: Any) -> float:
     remedy = ""
     if isinstance(value, str):
         if _is_date(value):
-            raise TypeError(message(name, "be a number", value, _NO_DATES))
+            raise TypeError(argument_error(name, "be a number", value, _NO_DATES))
         remedy = "Write it without quotation marks." if _is_number(value) else ""
     if isinstance(value, date | time):  # a datetime is a date
-        raise TypeError(message(name, "be a number", str(value), _NO_DATES))
+        raise TypeError(argument_error(name, "be a number", str(value), _NO_DATES))
     number = check_number(name, value, "be finite", math.isfinite, remedy=remedy)
     largest = f"be between -{_MAX_SIZE:g} and {_MAX_SIZE:g}"
     return check_number(name, number, largest, lambda size: abs(size) <= _MAX_SIZE, remedy="Take a larger unit.")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
@@ -54,7 +54,7 @@ def read_table(
     """
     name = os.fspath(path)
     if not name.lower().endswith(TABLE_ENDINGS):
-        raise ValueError(message("path", f"end in {', '.join(TABLE_ENDINGS)}", name))
+        raise ValueError(argument_error("path", f"end in {', '.join(TABLE_ENDINGS)}", name))
     sep, encoding = _check_format(sep, decimal, encoding)
     try:
         if name.lower().endswith(".parquet"):
@@ -65,7 +65,7 @@ def read_table(
     except Exception as error:  # a damaged file raises almost anything, some of it with cells in its text
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise ValueError(message("path", "hold a table", name, _cause(error, encoding))) from None
+        raise ValueError(argument_error("path", "hold a table", name, _cause(error, encoding))) from None
 
 
 class _UnusableTableError(Exception):
@@ -75,20 +75,22 @@ class _UnusableTableError(Exception):
 def _check_format(sep: Any, decimal: Any, encoding: Any) -> tuple[str, str]:
     for name, value in (("sep", sep), ("decimal", decimal), ("encoding", encoding)):
         if not isinstance(value, str):
-            raise TypeError(message(name, "be a string", value))
+            raise TypeError(argument_error(name, "be a string", value))
     sep = "\t" if sep in ("tab", "\\t") else sep
     if len(sep) != 1 or not sep.isascii() or sep.isalnum() or sep in "\"'\r\n.+-":
-        raise ValueError(message("sep", "be one character such as , or ; or |, or 'tab'", sep))
+        raise ValueError(argument_error("sep", "be one character such as , or ; or |, or 'tab'", sep))
     if decimal not in (".", ","):
-        raise ValueError(message("decimal", "be . or ,", decimal))
+        raise ValueError(argument_error("decimal", "be . or ,", decimal))
     if sep == decimal:
-        raise ValueError(message("decimal", "differ from sep", decimal, "Say what separates the columns: sep (--sep)."))
+        raise ValueError(
+            argument_error("decimal", "differ from sep", decimal, "Say what separates the columns: sep (--sep).")
+        )
     try:
         codec = codecs.lookup(encoding).name
         "".encode(codec)  # some codecs are not of text
     except LookupError:
         known = "be one that Python knows, such as utf-8, latin-1, cp1252 or utf-16"
-        raise ValueError(message("encoding", known, encoding)) from None
+        raise ValueError(argument_error("encoding", known, encoding)) from None
     return sep, "utf-8-sig" if codec == "utf-8" else codec  # also reads what has no byte-order mark
 
 

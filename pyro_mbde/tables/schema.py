@@ -16,7 +16,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_seed, message
+from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
@@ -65,13 +65,13 @@ class Schema:
         columns = tuple(self.columns) if isinstance(self.columns, Iterable) else (self.columns,)
         for column in columns:
             if not isinstance(column, Column):
-                raise TypeError(message("columns", "be Columns", column))
+                raise TypeError(argument_error("columns", "be Columns", column))
         if not columns:
-            raise ValueError(message("columns", "name at least one", columns))
+            raise ValueError(argument_error("columns", "name at least one", columns))
         names = [column.name for column in columns]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(message("columns", "have names of their own", name, "It is there twice."))
+                raise ValueError(argument_error("columns", "have names of their own", name, "It is there twice."))
         check_distinct("columns", names)
         object.__setattr__(self, "columns", columns)
 
@@ -101,7 +101,7 @@ class Schema:
             ('age',)
         """
         if not isinstance(content, Mapping):
-            raise TypeError(message("schema", "be a table of columns", type(content).__name__))
+            raise TypeError(argument_error("schema", "be a table of columns", type(content).__name__))
         _check_keys("schema", content, ["columns"], ["columns"])
         if not isinstance(content["columns"], list | tuple):
             found = "one table" if isinstance(content["columns"], Mapping) else type(content["columns"]).__name__
@@ -138,7 +138,7 @@ class Schema:
             content = tomllib.loads(raw.decode("utf-8-sig"))
         except ValueError as error:  # of TOML and of UTF-8
             fault = toml_fault(raw, os.fspath(path), error, _IN_TOML)
-            raise ValueError(message("path", "hold TOML", os.fspath(path), fault)) from error
+            raise ValueError(argument_error("path", "hold TOML", os.fspath(path), fault)) from error
         return cls.from_dict(content)
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
@@ -199,7 +199,7 @@ class Schema:
 
         seed = check_seed(seed)
         if not isinstance(frame, pd.DataFrame):
-            raise TypeError(message("frame", "be a DataFrame", type(frame).__name__))
+            raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__))
         frame = frame.rename(columns=same_names(self.names, frame.columns))
         check_form(frame, self.names)
         cells = [bring_in(column, frame[column.name]) for column in self.columns]
@@ -237,7 +237,7 @@ class Schema:
 
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)
         if array.ndim != 2 or array.shape[1] != len(self.columns):
-            raise ValueError(message("rows", f"have shape (n, {len(self.columns)})", array.shape))
+            raise ValueError(argument_error("rows", f"have shape (n, {len(self.columns)})", array.shape))
         if not np.isfinite(array).all():
             raise ValueError("rows must be finite, got NaN or infinite values.")
         return pd.DataFrame(
@@ -262,7 +262,7 @@ def _check_keys(subject: str, content: Mapping[str, Any], known: list[str], requ
 
 def _read_column(subject: str, entry: Any) -> Column:
     if not isinstance(entry, Mapping):
-        raise TypeError(message(subject, "be a table of name, low and high", entry))
+        raise TypeError(argument_error(subject, "be a table of name, low and high", entry))
     if isinstance(name := entry.get("name"), str) and name:
         subject = f"column {name!r}"
     required = [field.name for field in fields(Column) if field.default is MISSING]

@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
-from pyro_mbde._checks import message
-from pyro_mbde.density.base import as_features, feature_dtype, reference_draws
+from pyro_mbde._checks import argument_error
+from pyro_mbde.density.base import PreparedBase, as_features
 from pyro_mbde.training.fallback import warn_owner
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
     """Returns the table as rows that fit the base, on its device and in its dtype.
 
     Rows with values that are NaN or infinite, or fractions for a base of whole numbers, are left out. A
@@ -50,24 +50,25 @@ def to_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
         rows = _stream_rows(data)
     else:
         rows = _array_rows(data)
-    support: Any = base.support
+    prepared = PreparedBase.of(base)
+    support: Any = prepared.distribution.support
     if rows.is_complex() or rows.dtype == torch.bool:
-        raise TypeError(message("data", "hold real numbers", rows.dtype))
+        raise TypeError(argument_error("data", "hold real numbers", rows.dtype))
     if not rows.is_floating_point() and not support.is_discrete:
         remedy = "Convert counts on purpose: data.to(torch.float32)."
-        raise TypeError(message("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
-    return _check_rows(rows, base, support)
+        raise TypeError(argument_error("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
+    return _check_rows(rows, prepared.draws, support)
 
 
-def to_network_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
+def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
     """Returns the table as a network is trained on it: a copy of what :func:`to_rows` returns, floating, ``(n, d)``."""
-    rows = to_rows(data, base, num_samples)
-    return as_features(rows, base, feature_dtype(base)).clone()
+    prepared = PreparedBase.of(base)
+    return as_features(to_rows(data, prepared, num_samples), prepared.distribution, prepared.dtype).clone()
 
 
-def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
+def _check_rows(rows: Tensor, base_draws: Tensor, support: Any) -> Tensor:
     """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
-    event_shape = base.event_shape
+    event_shape = base_draws.shape[1:]
     if rows.shape == (0,):  # of a table without rows nobody knows how many columns it has
         rows = rows.new_empty(0, *event_shape)
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
@@ -75,7 +76,7 @@ def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
         wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
         raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
-    example = reference_draws(base)
+    example = base_draws[0]
     converted = rows.to(example)
     usable = torch.isfinite(rows).to(example.device) & torch.isfinite(converted)
     if not example.is_floating_point():
@@ -111,14 +112,16 @@ def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
         if not types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype) or types.is_complex_dtype(dtype)
     ]
     if wrong:
-        raise TypeError(message("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns."))
+        raise TypeError(
+            argument_error("data", "be a DataFrame of numeric columns", wrong, "Encode or drop these columns.")
+        )
     return torch.tensor(frame.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
     if isinstance(data, Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
         if not isinstance(data, Sized):
-            raise TypeError(message("data", "be a Dataset with a length", type(data).__name__))
+            raise TypeError(argument_error("data", "be a Dataset with a length", type(data).__name__))
         parts = [_array_rows(_first(data[index])) for index in range(len(data))]
     else:
         parts = [_array_rows(_first(item)) for item in data]
@@ -127,7 +130,7 @@ def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
     try:
         return torch.cat(parts) if isinstance(data, DataLoader) else torch.stack(parts)
     except RuntimeError as error:
-        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
+        raise ValueError(argument_error("data", "have rows of one length", type(data).__name__)) from error
 
 
 def _first(item: Any) -> Any:
@@ -138,7 +141,9 @@ def _first(item: Any) -> Any:
 def _array_rows(data: Any) -> Tensor:
     if isinstance(data, Tensor):
         if data.layout is not torch.strided or data.is_nested:
-            raise TypeError(message("data", "be a dense tensor", data.layout, "Convert it with data.to_dense()."))
+            raise TypeError(
+                argument_error("data", "be a dense tensor", data.layout, "Convert it with data.to_dense().")
+            )
         return data.detach()
     if isinstance(data, np.ma.MaskedArray) and np.ma.is_masked(data):
         unmasked: Any = data.astype(np.result_type(data.dtype, np.float64))
@@ -146,14 +151,14 @@ def _array_rows(data: Any) -> Tensor:
     try:
         array = np.asarray(data)
     except ValueError as error:  # rows of different lengths
-        raise ValueError(message("data", "have rows of one length", type(data).__name__)) from error
+        raise ValueError(argument_error("data", "have rows of one length", type(data).__name__)) from error
     if array.dtype.kind in "US" or (array.dtype.kind == "O" and array.ndim):
         raise TypeError(
-            message("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
+            argument_error("data", "hold numbers", str(array.dtype), "Encode text and categories as numbers first.")
         )
     if array.dtype.kind not in "fiub":
         kinds = "be a tensor, array, DataFrame, Dataset, DataLoader or Distribution of numbers"
-        raise TypeError(message("data", kinds, type(data).__name__))
+        raise TypeError(argument_error("data", kinds, type(data).__name__))
     # As torch takes it: native byte order, at most 64 bits, no negative strides.
     wide = np.float64 if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return torch.tensor(np.ascontiguousarray(array.astype(wide)))

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import BaseScores, plan_calibration
-from pyro_mbde.density.base import as_features, base_spread, feature_dtype, prepare_base
+from pyro_mbde.density.base import PreparedBase, as_features, prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
 from pyro_mbde.training.base_check import warn_of_leaks
@@ -67,7 +67,7 @@ class DensityRatio:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base = prepare_base(base)
+        self._prepared = prepare(base)
         self._given_base = base  # whose parameters may lie in the table's own memory
         if weak_learner is None:
             weak_learner = WeakLearner(
@@ -79,12 +79,17 @@ class DensityRatio:
                 batch_size=512,
             )
         if not isinstance(weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.weak_learner = weak_learner
         self.ensemble_size = check_count("ensemble_size", ensemble_size)
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = progress
+
+    @property
+    def base(self) -> Distribution:
+        """The public base distribution."""
+        return self._prepared.distribution
 
     def fit(self, data: Any) -> LogRatio:
         """Learns the ratio of a table.
@@ -108,21 +113,21 @@ class DensityRatio:
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base, self.num_samples)
+            positives = to_network_rows(data, self._prepared, self.num_samples)
             warn_of_leaks(self._given_base, data, positives)
 
             def fresh_negatives(num_draws: int) -> Tensor:
                 draws = self.base.sample(torch.Size([num_draws]))
                 return as_features(draws, self.base, positives.dtype)
 
-            spread = base_spread(self.base)
+            spread = self._prepared.location_scale
             with coming_back("The ratio is 1 everywhere: its densities are the base.") as failure:
                 networks = self.weak_learner.fit(
                     positives, fresh_negatives, spread, num_classifiers=self.ensemble_size, on_step=bar.update
                 ).classifier
             if failure.happened:
                 networks = self.weak_learner.indifferent(positives, spread, num_classifiers=self.ensemble_size)
-            return LogRatio(self.base, networks, progress=self.progress)
+            return LogRatio(self._prepared, networks, progress=self.progress)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -142,12 +147,19 @@ class LogRatio:
         progress: whether to show a progress bar where :meth:`mollify` takes more than a second.
     """
 
-    def __init__(self, base: Distribution, networks: BoundedClassifiers, *, progress: bool = True) -> None:
-        self.base = prepare_base(base)
+    def __init__(
+        self, base: Distribution | PreparedBase, networks: BoundedClassifiers, *, progress: bool = True
+    ) -> None:
+        self._prepared = prepare(base)
         # A frozen copy: cached scores depend on it.
         self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
         natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
-        self._scores = BaseScores(self.base, ClippedRatio(self._networks), natural_params, progress=progress)
+        self._scores = BaseScores(self._prepared, ClippedRatio(self._networks), natural_params, progress=progress)
+
+    @property
+    def base(self) -> Distribution:
+        """The public base distribution."""
+        return self._prepared.distribution
 
     def log_ratio(self, value: Tensor) -> Tensor:
         """Returns the estimate of log p/q0, unbounded, in nats. Not private.
@@ -158,7 +170,7 @@ class LogRatio:
         Returns:
             float64 tensor of shape ``(...)``.
         """
-        return mean_logit(self._networks, as_features(value, self.base, feature_dtype(self.base)))
+        return mean_logit(self._networks, as_features(value, self.base, self._prepared.dtype))
 
     def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
@@ -201,7 +213,7 @@ class LogRatio:
             >>> round(guarantee.epsilon, 6), guarantee.delta, guarantee.log_ratio_range > 1.9
             (1.0, 1e-09, True)
         """
-        bounds, certificate = plan_calibration(self.base, epsilon, delta, skew)
+        bounds, certificate = plan_calibration(self._prepared, epsilon, delta, skew)
         with single_thread(), with_gradients():
             return self._scores.calibrate(bounds, certificate)
 

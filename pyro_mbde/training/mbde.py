@@ -10,12 +10,20 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_choice, check_count, check_epsilon, check_flag, check_number, check_seed, message
+from pyro_mbde._checks import (
+    argument_error,
+    check_choice,
+    check_count,
+    check_epsilon,
+    check_flag,
+    check_number,
+    check_seed,
+)
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.certificate import check_finite_epsilon
 from pyro_mbde.calibration.placement import BaseScores, plan_calibration
 from pyro_mbde.calibration.projection import project
-from pyro_mbde.density.base import as_features, base_spread, prepare_base, quasi_draws
+from pyro_mbde.density.base import as_features, prepare, quasi_draws
 from pyro_mbde.density.bounds import (
     LOG_2,
     Bounds,
@@ -157,19 +165,19 @@ class MBDE:
         seed: int | None = None,
         progress: bool = True,
     ) -> None:
-        self.base = prepare_base(base)
+        self._prepared = prepare(base)
         self._given_base = base  # whose parameters may lie in the table's own memory
         self.epsilon = check_epsilon(epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.weak_learner = WeakLearner() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.schedule = check_choice("schedule", schedule, tuple(SCHEDULES))
         self.sharpen = check_flag("sharpen", sharpen)
         self.sampler = check_choice("sampler", sampler, SAMPLERS)
         support: Any = self.base.support
         if support.is_discrete and sampler != "rejection":
-            raise ValueError(message("sampler", "be rejection for a discrete base", sampler))
+            raise ValueError(argument_error("sampler", "be rejection for a discrete base", sampler))
         self.calibrated = check_flag("calibrated", calibrated)
         self.reweighted = check_flag("reweighted", reweighted)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
@@ -180,6 +188,11 @@ class MBDE:
         self.seed = check_seed(seed)
         self.progress = progress
         self.history: list[RoundRecord] = []
+
+    @property
+    def base(self) -> Distribution:
+        """The public base distribution."""
+        return self._prepared.distribution
 
     @classmethod
     def paper(
@@ -266,9 +279,9 @@ class MBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self.base, self.num_samples)
+            positives = to_network_rows(data, self._prepared, self.num_samples)
             warn_of_leaks(self._given_base, data, positives)
-            spread = base_spread(self.base)
+            spread = self._prepared.location_scale
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
             density: MollifiedExpFamily | None = None
@@ -316,7 +329,7 @@ class MBDE:
         """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
         schedule = SCHEDULES[self.schedule]
         if self.calibrated:
-            bounds, certificate = plan_calibration(self.base, self.epsilon, self.delta, self.skew)
+            bounds, certificate = plan_calibration(self._prepared, self.epsilon, self.delta, self.skew)
             # A schedule for epsilon makes |f| at most epsilon/4. Let f reach 2R here, and 2 nats at least, as far as
             # theta_t <= 1 allows, so that it spans the interval wherever that comes to lie: the bounds, not theta, hold
             # a calibrated tilt. Rounds too few for that need no certificate: the a-priori guarantee is the better one.
@@ -330,7 +343,7 @@ class MBDE:
     ) -> MollifiedExpFamily:
         """Q_t to draw the next round's negatives from. Its phi only sizes batches: a rough one will do."""
         if plan is None:
-            return MollifiedExpFamily.normalized(self.base, statistics, natural_params, num_draws=2**10)
+            return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, num_draws=2**10)
         # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
         # are.
         bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
@@ -339,7 +352,7 @@ class MBDE:
             scores = Tilt(statistics, natural_params).score(as_features(draws, self.base, statistics.loc.dtype))
         shift = project(scores, torch.zeros_like(scores), bounds)
         return MollifiedExpFamily(
-            self.base, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
+            self._prepared, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
         )
 
     def _finish(
@@ -357,8 +370,8 @@ class MBDE:
                 c_p, c_q = statistics(positives), statistics(draws.to(positives))
             natural_params = reweight(c_p, c_q, natural_params)
         if plan is None:
-            return MollifiedExpFamily.normalized(self.base, statistics, natural_params, bounds=bounds)
-        return BaseScores(self.base, statistics, natural_params, progress=self.progress).calibrate(*plan)
+            return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=bounds)
+        return BaseScores(self._prepared, statistics, natural_params, progress=self.progress).calibrate(*plan)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

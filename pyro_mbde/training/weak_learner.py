@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pyro_mbde._checks import check_choice, check_count, check_number, message
-from pyro_mbde.density.base import Spread
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
+from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
@@ -81,9 +81,9 @@ class WeakLearner:
     def __post_init__(self) -> None:
         """Checks the ranges."""
         if not isinstance(self.hidden_sizes, Sequence):
-            raise TypeError(message("hidden_sizes", "be a sequence of whole numbers", self.hidden_sizes))
+            raise TypeError(argument_error("hidden_sizes", "be a sequence of whole numbers", self.hidden_sizes))
         if not self.hidden_sizes:
-            raise ValueError(message("hidden_sizes", "name at least one layer", self.hidden_sizes))
+            raise ValueError(argument_error("hidden_sizes", "name at least one layer", self.hidden_sizes))
         for size in self.hidden_sizes:
             check_count("hidden_sizes", size)
         check_count("num_frequencies", self.num_frequencies, minimum=0)
@@ -140,7 +140,7 @@ class WeakLearner:
         self,
         positives: Tensor,
         negatives: Tensor | Callable[[int], Tensor],
-        spread: Spread,
+        spread: LocationScale,
         *,
         num_classifiers: int = 1,
         on_step: Callable[[], object] = lambda: None,
@@ -183,7 +183,7 @@ class WeakLearner:
             raise ValueError(f"training must keep its loss finite. {remedy}")
         return WeakHypothesis(classifier.requires_grad_(False).eval(), final_loss)
 
-    def indifferent(self, like: Tensor, spread: Spread, *, num_classifiers: int = 1) -> BoundedClassifiers:
+    def indifferent(self, like: Tensor, spread: LocationScale, *, num_classifiers: int = 1) -> BoundedClassifiers:
         """Returns classifiers of the same architecture that answer 0 everywhere, for a fit that failed.
 
         Args:
@@ -195,7 +195,7 @@ class WeakLearner:
         classifier.scale_logits(0.0)
         return classifier.requires_grad_(False).eval()
 
-    def _untrained(self, num_classifiers: int, like: Tensor, spread: Spread) -> BoundedClassifiers:
+    def _untrained(self, num_classifiers: int, like: Tensor, spread: LocationScale) -> BoundedClassifiers:
         classifier = BoundedClassifiers(
             num_classifiers,
             like.shape[-1],

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, CopyLimits, certify, expected_draws, plan_certificate
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, expected_draws, plan_certificate
 from pyro_mbde.density.bounds import Certificate, calibrated_guarantee, skewed_bounds
 from pyro_mbde.experiments.bench_certificate import SCORES, known_tilt, rate_of_wrong_certificates
 
-LIMITS = CopyLimits(math.exp(-0.5), math.exp(0.5), 0.25)
+LIMITS = SampleBounds(math.exp(-0.5), math.exp(0.5), 0.25)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 200.0])
@@ -70,7 +70,7 @@ def test_certificates_of_what_is_true_are_given() -> None:
     bounds, claim = skewed_bounds(1.0, 0.3), Certificate(0.02, 1e-6)
     for score in SCORES.values():
         tilt = known_tilt(score, bounds, 0.0).tilt
-        limits = CopyLimits(math.exp(bounds.low), math.exp(bounds.high), 0.25)
+        limits = SampleBounds(math.exp(bounds.low), math.exp(bounds.high), 0.25)
         num_draws = int(2 * expected_draws(limits, claim))
         given = [
             certify(torch.split(tilt(torch.randn(num_draws, dtype=torch.float64)).exp(), 2048), limits, claim)
@@ -85,7 +85,7 @@ def test_certificates_of_what_is_off_but_true_are_given(sign: int, share: float,
     """phi is within the tolerance, but far from 0: a bet as if phi were 0 would lose in the long run."""
     bounds, claim = skewed_bounds(1.0, 0.3), Certificate(0.02, 1e-6)
     tilt, bounds = known_tilt(SCORES["waves"], bounds, sign * share * claim.tolerance)
-    limits = CopyLimits(math.exp(bounds.low), math.exp(bounds.high), 0.25)
+    limits = SampleBounds(math.exp(bounds.low), math.exp(bounds.high), 0.25)
     num_draws = int(times * expected_draws(limits, claim))
     given = [
         certify(torch.split(tilt(torch.randn(num_draws, dtype=torch.float64)).exp(), 2048), limits, claim)
@@ -116,7 +116,7 @@ def test_rare_large_values_are_not_overlooked() -> None:
     The draws that it takes to reach 1/delta with the largest bet are as many as make missing it as rare as delta.
     """
     high, share, claim = 7.0, 5e-5, Certificate(0.05, 0.05)
-    limits = CopyLimits(0.5, math.exp(high), 1e-4)
+    limits = SampleBounds(0.5, math.exp(high), 1e-4)
     assert share * (math.exp(high) - 1) > math.expm1(claim.tolerance)
     wrong = 0
     for _ in range(400):

@@ -142,7 +142,7 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
 def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
     """Attack: a shift that puts phi just beyond the tolerance, through all of the machinery, at delta = 0.2.
 
-    200 trials: 20% is 40 +- 5.7. Every trial has even draws, cells and fresh draws of its own.
+    200 trials: 20% is 40 +- 5.7. Every trial has quasi-random draws, cells and fresh draws of its own.
     """
     base = prepare_base(dist.Normal(0.0, 1.0))
     bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
@@ -178,12 +178,12 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
     monkeypatch.setattr(calibration, "certify", refuse)
     monkeypatch.setattr(BaseScores, "_new_block", note_block)
     scores = wave_scores(base)
-    kept = scores._even.clone()
+    kept = scores._quasi.clone()
     assert scores.place(bounds, certificate).shrinkage == 1.0
     assert [delta for delta, _ in seen] == [5e-7, 5e-7]
     assert not torch.equal(seen[0][1], seen[1][1])
     # What later densities rest on does not depend on how this attempt came out.
-    assert torch.equal(scores._even, kept)
+    assert torch.equal(scores._quasi, kept)
     assert scores.place(bounds, certificate).shrinkage == pytest.approx(0.3)
     # Certificates share no draws: one is as good as it says also where it was chosen by what rested on another.
     assert len({float(fresh[0]) for fresh in made}) == len(made) == len(seen) == 4
@@ -216,7 +216,7 @@ def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: p
     return placement.shift
 
 
-def test_fresh_draws_do_not_blur_what_even_ones_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_draws_do_not_blur_what_quasi_random_ones_know(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first attempt that fails by bad luck leaves the shift as good as it was: its draws scatter far more."""
     scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
     shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
@@ -225,10 +225,10 @@ def test_fresh_draws_do_not_blur_what_even_ones_know(monkeypatch: pytest.MonkeyP
     assert abs(phi_by_quadrature(shift, bounds)) < error_of_fresh / 10
 
 
-def test_fresh_draws_mend_what_even_ones_miss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attack: even draws that agree with each other, but not with the base."""
+def test_fresh_draws_mend_what_quasi_random_ones_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: quasi-random draws that agree with each other, but not with the base."""
     scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
-    scores._even = scores._even.clamp(max=2.0)
+    scores._quasi = scores._quasi.clamp(max=2.0)
     before = scores._shift(bounds, Certificate(0.1, 1e-6))
     assert abs(phi_by_quadrature(before, bounds)) > 0.005
     shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
@@ -255,18 +255,18 @@ class Doubled(torch.distributions.transforms.AffineTransform):
     """A transform that no file format knows: the base can be inverted, but not rebuilt in another dtype."""
 
 
-def test_cells_only_where_even_and_fresh_draws_have_them() -> None:
-    """Else the control variate would have another mean on the fresh draws than on the even ones."""
+def test_cells_only_where_quasi_random_and_fresh_draws_have_them() -> None:
+    """Else the control variate would have another mean on the fresh draws than on the quasi-random ones."""
     base = prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 1.0), [Doubled(0.0, 2.0)]))
     scores = wave_scores(base)
-    even, fresh = scores._even_cells.unique(), scores._new_block()[1].unique()
+    quasi, fresh = scores._quasi_cells.unique(), scores._new_block()[1].unique()
     assert scores._num_cells == 1 or len(fresh) > 1000
-    assert (len(even) == 1) == (len(fresh) == 1)
+    assert (len(quasi) == 1) == (len(fresh) == 1)
     bounds, certificate = plan_calibration(base, 1.0, 1e-6, 0.3)
     assert scores.place(bounds, certificate).shrinkage == 1.0
 
 
-def test_even_draws_are_the_same_for_the_same_seed() -> None:
+def test_quasi_random_draws_are_the_same_for_the_same_seed() -> None:
     base = prepare_base(normal(2))
 
     def shift() -> float:

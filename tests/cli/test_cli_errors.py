@@ -9,7 +9,7 @@ import pytest
 import torch
 from cli_words import FIT, Run, commands
 
-from pyro_mbde._checks import check_count, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.cli import main
 from pyro_mbde.cli.errors import error_text, is_unexpected
 from pyro_mbde.cli.numbers import NUMBER, Whole
@@ -21,12 +21,15 @@ CONTEXT.params = {"account": "it's 2026. ok", "num_draws": 3, "purpose": ""}
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (message("num_draws", "be at most 5", 6, "Ask less."), "NUM_DRAWS must be at most 5, got 6. Ask less."),
-        (message("ledger", "name a file", "x. y"), "--ledger must name a file, got 'x. y'."),
-        (message("name", "be there", "it's 2026. ok"), '--account must be there, got "it\'s 2026. ok".'),
-        (message("path", "hold a table", "a b.csv", "It is empty."), "'a b.csv' must hold a table. It is empty."),
-        (message("expected_head", "be whole", "f"), "expected_head must be whole, got expected_head='f'."),
-        (message("columns", "be Columns", (1, 2)), "columns must be Columns, got columns=(1, 2)."),
+        (argument_error("num_draws", "be at most 5", 6, "Ask less."), "NUM_DRAWS must be at most 5, got 6. Ask less."),
+        (argument_error("ledger", "name a file", "x. y"), "--ledger must name a file, got 'x. y'."),
+        (argument_error("name", "be there", "it's 2026. ok"), '--account must be there, got "it\'s 2026. ok".'),
+        (
+            argument_error("path", "hold a table", "a b.csv", "It is empty."),
+            "'a b.csv' must hold a table. It is empty.",
+        ),
+        (argument_error("expected_head", "be whole", "f"), "expected_head must be whole, got expected_head='f'."),
+        (argument_error("columns", "be Columns", (1, 2)), "columns must be Columns, got columns=(1, 2)."),
         ("column 'age': low must be finite, got low=inf.", "column 'age': low must be finite, got low=inf."),
         ("Nothing of the kind.", "Nothing of the kind."),
         ("", "ValueError"),

@@ -1,4 +1,4 @@
-"""The public base: closing boxes, describing distributions, even draws, spread."""
+"""The public base: closing boxes, describing distributions, quasi-random draws, spread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from densities import BASES, make_density, normal
 from pyro.distributions import transforms
 
-from pyro_mbde.density.base import ClosedUniform, base_spread, inverse_draws, prepare_base, quasi_draws
+from pyro_mbde.density.base import ClosedUniform, base_location_scale, inverse_draws, prepare_base, quasi_draws
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode
 
@@ -99,12 +99,12 @@ def test_enumeration() -> None:
 
 
 def test_spread() -> None:
-    spread = base_spread(dist.Normal(torch.tensor([1.0, -20.0]), torch.tensor([0.1, 50.0])).to_event(1))
+    spread = base_location_scale(dist.Normal(torch.tensor([1.0, -20.0]), torch.tensor([0.1, 50.0])).to_event(1))
     assert torch.allclose(spread.loc, torch.tensor([1.0, -20.0]).double(), atol=3.0)
     assert torch.allclose(spread.scale, torch.tensor([0.1, 50.0]).double(), rtol=0.1)
-    assert bool(torch.isfinite(base_spread(dist.Cauchy(0.0, 1.0)).scale).all())
-    assert base_spread(dist.Delta(torch.zeros(2)).to_event(1)).scale.tolist() == [1.0, 1.0]
-    assert float(base_spread(dist.Bernoulli(0.01)).scale) > 0
+    assert bool(torch.isfinite(base_location_scale(dist.Cauchy(0.0, 1.0)).scale).all())
+    assert base_location_scale(dist.Delta(torch.zeros(2)).to_event(1)).scale.tolist() == [1.0, 1.0]
+    assert float(base_location_scale(dist.Bernoulli(0.01)).scale) > 0
 
 
 @pytest.mark.parametrize(

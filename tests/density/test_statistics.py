@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pyro_mbde import BoundedClassifiers
-from pyro_mbde.density.base import Spread
+from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.statistics import (
     ACTIVATIONS,
     LINKS,
@@ -71,7 +71,7 @@ def test_the_papers_network_has_its_number_of_parameters() -> None:
 
 @pytest.mark.parametrize("num_frequencies", [0, 3])
 def test_stack(num_frequencies: int) -> None:
-    spread = Spread(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0]))
+    spread = LocationScale(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 3.0]))
     parts = [BoundedClassifiers(size, 2, num_frequencies=num_frequencies, spread=spread) for size in (1, 2, 1)]
     state = torch.get_rng_state()
     stacked = BoundedClassifiers.stack(parts)
@@ -83,7 +83,7 @@ def test_stack(num_frequencies: int) -> None:
 def test_stack_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="share one architecture"):
         BoundedClassifiers.stack([BoundedClassifiers(1, 2), BoundedClassifiers(1, 2, link="tanh")])
-    spread = Spread(torch.ones(2), torch.ones(2))
+    spread = LocationScale(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="share one architecture"):
         BoundedClassifiers.stack([BoundedClassifiers(1, 2), BoundedClassifiers(1, 2, spread=spread)])
     with pytest.raises(ValueError, match="at least one"):
@@ -116,9 +116,9 @@ def test_scale_logits() -> None:
         ({"activation": "sine"}, "activation must be one of"),
         ({"link": "none"}, "link must be one of clamp, tanh"),
         ({"num_frequencies": -1}, "num_frequencies must be at least 0"),
-        ({"spread": Spread(torch.zeros(3), torch.ones(3))}, "spread must hold two tensors of shape"),
-        ({"spread": Spread(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
-        ({"spread": Spread(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
+        ({"spread": LocationScale(torch.zeros(3), torch.ones(3))}, "spread must hold two tensors of shape"),
+        ({"spread": LocationScale(torch.zeros(2), torch.zeros(2))}, "spread must be finite, with scales above 0"),
+        ({"spread": LocationScale(torch.full((2,), math.nan), torch.ones(2))}, "spread must be finite"),
         ({"frequency_scale": (2.0, 1.0)}, "frequency_scale must be finite and rise"),
         ({"frequency_scale": (1.0,)}, "frequency_scale must hold two numbers"),
         ({"axis_share": 1.5}, "axis_share must be in"),

@@ -149,7 +149,6 @@ def test_the_lemma_on_finite_chains(kernel: str, width: float) -> None:
             assert float((laws[-1] / base).log().abs().max()) <= width + 1e-9
         ratio = (laws[0] / laws[1]).log()
         assert float(ratio.abs().max()) <= guarantee.epsilon + 1e-9
-        assert guarantee.log_ratio_range is not None
         assert float((ratio.max(1).values - ratio.min(1).values).max()) <= guarantee.log_ratio_range + 1e-9
 
 

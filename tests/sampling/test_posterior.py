@@ -82,7 +82,6 @@ def check_pair(first: Tensor, second: Tensor, guarantee: Guarantee) -> float:
     difference = (first - second)[torch.isfinite(first) & torch.isfinite(second)]
     slack = 1e-11 * max(1.0, float(first[torch.isfinite(first)].abs().max()))  # rounding of log-densities of that size
     largest, spread = float(difference.abs().max()), float(difference.max() - difference.min())
-    assert guarantee.log_ratio_range is not None
     assert largest <= guarantee.epsilon + slack
     assert spread <= guarantee.log_ratio_range + slack
     return largest / guarantee.epsilon

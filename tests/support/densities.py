@@ -38,7 +38,7 @@ def make_density(
 def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:
     """Multiplies all numbers of draws that certificates rest on; a sixteenth makes tolerances four times as wide."""
     monkeypatch.setattr(certificate, "_DRAWS_PLANNED", int(scale * certificate._DRAWS_PLANNED))
-    for number in ("_FIRST_EVEN_DRAWS", "_MAX_EVEN_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
+    for number in ("_FIRST_QUASI_DRAWS", "_MAX_QUASI_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
         monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
 
 

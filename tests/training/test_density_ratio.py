@@ -14,10 +14,13 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, Remembered, normal, scale_calibration
+from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, WeakLearner, private_draws
 from pyro_mbde.calibration import placement as calibration
+from pyro_mbde.density import base as base_module
+from pyro_mbde.density import distribution as distribution_module
 from pyro_mbde.density.bounds import a_priori_guarantee
 from pyro_mbde.experiments.bench_certificate import hostile_tables, largest_log_ratio
 from pyro_mbde.experiments.problems import (
@@ -309,3 +312,31 @@ def test_mollify_arguments(tight: LogRatio, options: dict[str, Any], error: type
 def test_arguments(options: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         DensityRatio(normal(2), **options)
+
+
+def test_what_is_derived_from_a_base_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    make = base_module.reference_draws
+
+    def note(base: torch.distributions.Distribution) -> Tensor:
+        calls.append(base)
+        return make(base)
+
+    for module in (base_module, distribution_module):
+        monkeypatch.setattr(module, "reference_draws", note)
+    ratio = DensityRatio(normal(2), weak_learner=WeakLearner(num_steps=2), seed=0, progress=False).fit(
+        torch.randn(9, 2)
+    )
+    for epsilon in (0.5, 1.0):
+        ratio.mollify(epsilon, delta=0)
+    assert len(calls) <= 3  # to describe the base, to check its copy, and to check that draws repeat
+
+
+def test_densities_of_one_fit_share_no_base() -> None:
+    trainer = DensityRatio(normal(2), weak_learner=WeakLearner(num_steps=2), seed=0, progress=False)
+    ratio = trainer.fit(torch.randn(9, 2))
+    first, second = ratio.mollify(1.0, delta=0), ratio.mollify(1.0, delta=0)
+    before = second.log_prob(torch.zeros(2))
+    for changed in (trainer.base, ratio.base, first.base):
+        changed.base_dist.loc.add_(1)  # type: ignore[attr-defined]
+    assert torch.equal(second.log_prob(torch.zeros(2)), before)

@@ -9,14 +9,14 @@ import torch
 from densities import normal
 
 from pyro_mbde import WeakLearner
-from pyro_mbde.density.base import base_spread
+from pyro_mbde.density.base import base_location_scale
 
 
 class TestWeakLearner:
     def test_recovers_a_log_ratio(self) -> None:
         """Between N(1, 1) and N(0, 1) the log-ratio is x - 1/2."""
         learner = WeakLearner(num_frequencies=0, num_steps=300)
-        hypothesis = learner.fit(torch.randn(20_000, 1) + 1, torch.randn(20_000, 1), base_spread(normal(1)))
+        hypothesis = learner.fit(torch.randn(20_000, 1) + 1, torch.randn(20_000, 1), base_location_scale(normal(1)))
         grid = torch.linspace(-1.5, 2.5, 50).unsqueeze(1)
         assert torch.allclose(hypothesis.classifier.logits(grid), grid - 0.5, atol=0.15)
         # Jensen-Shannon: the least loss is below that of a coin
@@ -35,7 +35,10 @@ class TestWeakLearner:
         )
         steps: list[int] = []
         hypothesis = learner.fit(
-            torch.randn(500, 2) + 2, torch.randn(400, 2), base_spread(normal(2)), on_step=lambda: steps.append(1)
+            torch.randn(500, 2) + 2,
+            torch.randn(400, 2),
+            base_location_scale(normal(2)),
+            on_step=lambda: steps.append(1),
         )
         assert len(steps) == 150
         assert hypothesis.loss < 1.0
@@ -44,7 +47,7 @@ class TestWeakLearner:
     def test_divergence_is_an_error(self) -> None:
         learner = WeakLearner(optimizer="sgd", learning_rate=1e38, num_steps=20, num_frequencies=0)
         with pytest.raises(ValueError, match="training must keep its loss finite"):
-            learner.fit(torch.randn(100, 2), torch.randn(100, 2), base_spread(normal(2)))
+            learner.fit(torch.randn(100, 2), torch.randn(100, 2), base_location_scale(normal(2)))
 
     def test_hidden_sizes_of_the_wrong_kind(self) -> None:
         with pytest.raises(TypeError, match="hidden_sizes must be a sequence"):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_epsilon, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon
 from pyro_mbde.experiments.baselines.box import box_rows, check_box, to_unit
 from pyro_mbde.experiments.baselines.common import Trainer, check_bandwidth
 from pyro_mbde.experiments.baselines.kernels import cross_validate, kernel_sum_bound, lattice_values
@@ -104,12 +104,12 @@ class BernsteinKDE(Trainer[BernsteinDensity]):
         self.bandwidth: float | None = check_bandwidth(bandwidth, "It is in units of the box's side.")
         self.lattice_size = None if lattice_size is None else check_count("lattice_size", lattice_size)
         if self.lattice_size is not None and (self.lattice_size + 1) ** self._num_dims > _MAX_VALUES:
-            raise ValueError(message("lattice_size", f"give at most {_MAX_VALUES:,} values", lattice_size))
+            raise ValueError(argument_error("lattice_size", f"give at most {_MAX_VALUES:,} values", lattice_size))
         if 2**self._num_dims > _MAX_VALUES_BY_RULE:
-            raise ValueError(message("low", "have few enough entries for a lattice, 15", self._num_dims))
+            raise ValueError(argument_error("low", "have few enough entries for a lattice, 15", self._num_dims))
         self.iterations = check_count("iterations", iterations)
         if self.iterations > _MAX_ITERATIONS:
-            raise ValueError(message("iterations", f"be at most {_MAX_ITERATIONS}", iterations))
+            raise ValueError(argument_error("iterations", f"be at most {_MAX_ITERATIONS}", iterations))
         self._as_published = False
 
     @classmethod
@@ -182,7 +182,7 @@ class BernsteinKDE(Trainer[BernsteinDensity]):
             )
         scale = self.noise_scale(len(rows), bandwidth, size)
         if scale > _MAX_NOISE:
-            raise ValueError(message("epsilon", "be large enough for noise that floats hold", self.epsilon))
+            raise ValueError(argument_error("epsilon", "be large enough for noise that floats hold", self.epsilon))
         coefficients = iterate(self._add_noise(lattice_values(unit, bandwidth, size), scale), self.iterations)
         # From here on the table is not looked at.
         if self._as_published:

@@ -10,7 +10,7 @@ import torch
 from pyro.distributions import constraints
 from torch import Tensor
 
-from pyro_mbde._checks import message
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import ClosedUniform
 from pyro_mbde.experiments.baselines.common import FittedDensity
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -77,7 +77,7 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
     edges = []
     for name, edge in (("low", low), ("high", high)):
         if isinstance(edge, bool) or not isinstance(edge, numbers.Real | Tensor):
-            raise TypeError(message(name, "be a number or a tensor", edge))
+            raise TypeError(argument_error(name, "be a number or a tensor", edge))
         # A number takes the dtype of the other edge, which might not be the default one.
         number_dtype = given[0] if given else torch.get_default_dtype()
         tensor = edge.detach().cpu() if isinstance(edge, Tensor) else torch.tensor(float(edge), dtype=number_dtype)
@@ -87,13 +87,13 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
     try:
         lower, upper = (edge.to(dtype).clone() for edge in broadcast(*edges))
     except RuntimeError as error:
-        raise ValueError(message("high", "have the shape of low", tuple(edges[1].shape))) from error
+        raise ValueError(argument_error("high", "have the shape of low", tuple(edges[1].shape))) from error
     if lower.dim() > 1 or not lower.numel():
-        raise ValueError(message("low", "have shape () or (d,)", tuple(lower.shape)))
+        raise ValueError(argument_error("low", "have shape () or (d,)", tuple(lower.shape)))
     if not bool(torch.isfinite(lower).all() and torch.isfinite(upper).all() and (lower < upper).all()):
-        raise ValueError(message("high", "be above low, both finite", high))
+        raise ValueError(argument_error("high", "be above low, both finite", high))
     if not bool(torch.isfinite(upper - lower).all()):
-        raise ValueError(message("high", f"be no further from low than {dtype} holds", high))
+        raise ValueError(argument_error("high", f"be no further from low than {dtype} holds", high))
     return lower, upper
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import check_count, check_flag, check_number, check_seed, message
+from pyro_mbde._checks import argument_error, check_count, check_flag, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -128,10 +128,12 @@ class FittedDensity(TorchDistribution):
             ValueError: its shape does not fit.
         """
         if not isinstance(value, Tensor):
-            raise TypeError(message("value", "be a tensor", value))
+            raise TypeError(argument_error("value", "be a tensor", value))
         num_event_dims = len(self.event_shape)
         if value.shape[value.dim() - num_event_dims :] != self.event_shape or value.dim() < num_event_dims:
-            raise ValueError(message("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape)))
+            raise ValueError(
+                argument_error("value", f"have shape (..., *{tuple(self.event_shape)})", tuple(value.shape))
+            )
         value = value.to(self._interior)
         shape = value.shape[: value.dim() - num_event_dims]
         if not value.numel():  # torch's constraints cannot check an empty tensor
@@ -228,7 +230,7 @@ def continuous_base(base: Distribution) -> Distribution:
     prepared = prepare_base(base)
     support: Any = prepared.support
     if support.is_discrete:
-        raise ValueError(message("base", "be continuous", base))
+        raise ValueError(argument_error("base", "be continuous", base))
     return prepared
 
 
@@ -253,9 +255,9 @@ def check_bandwidth(value: Any, remedy: str) -> float:
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
     """Returns the widths of hidden layers as a tuple, or raises if they are not whole numbers of at least 1."""
     if not isinstance(sizes, Sequence) or isinstance(sizes, str):
-        raise TypeError(message(name, "be a sequence of whole numbers", sizes))
+        raise TypeError(argument_error(name, "be a sequence of whole numbers", sizes))
     if not sizes:
-        raise ValueError(message(name, "name at least one layer", sizes))
+        raise ValueError(argument_error(name, "name at least one layer", sizes))
     return tuple(check_count(name, size) for size in sizes)
 
 

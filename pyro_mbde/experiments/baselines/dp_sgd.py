@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyro_mbde._checks import check_count, check_epsilon, check_number, message
+from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number
 from pyro_mbde.experiments.baselines.common import added_or_left_out, check_scale, group_guarantee, require
 from pyro_mbde.privacy.group import GroupGuarantee, check_group_size, record_budget
 from pyro_mbde.privacy.zcdp import zcdp_rho
@@ -80,7 +80,7 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
     amplified = _amplified(*record_budget(epsilon, delta, group_size), sample_rate, num_steps)
     noise = plain if amplified is None else min(plain, amplified)
     if math.isinf(noise):
-        raise ValueError(message("epsilon", "be large enough for finite noise", epsilon))
+        raise ValueError(argument_error("epsilon", "be large enough for finite noise", epsilon))
     return noise
 
 
@@ -175,7 +175,7 @@ class PrivateTraining:
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
         if noise * self.max_grad_norm > _MAX_NOISE:
-            raise ValueError(message("epsilon", "be large enough for noise that float32 holds", self.epsilon))
+            raise ValueError(argument_error("epsilon", "be large enough for noise that float32 holds", self.epsilon))
         return PrivateSteps(
             module,
             optimizer,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count
-from pyro_mbde.density.base import base_spread, reference_draws
+from pyro_mbde.density.base import base_location_scale, reference_draws
 from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.experiments.baselines.kde import KDEDensity
@@ -187,7 +187,7 @@ class GeneratorDensity(FittedDensity):
     ) -> None:
         num_density_draws = check_count("num_density_draws", num_density_draws, minimum=2)
         self.generator = generator
-        self._spread = base_spread(base)
+        self._spread = base_location_scale(base)
         interior = reference_draws(base)[0]
         support: Any = constraints.real_vector if base.event_shape else constraints.real
         super().__init__(support, interior, guarantee)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count
-from pyro_mbde.density.base import base_spread, reference_draws
+from pyro_mbde.density.base import base_location_scale, reference_draws
 from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.experiments.baselines.private_trainer import PrivateTrainer
@@ -130,7 +130,7 @@ class FlowDensity(FittedDensity):
 
     def __init__(self, base: Distribution, flow: RealNVP, guarantee: GroupGuarantee) -> None:
         self.flow = flow.double()
-        self._spread = base_spread(base)
+        self._spread = base_location_scale(base)
         support: Any = constraints.real_vector if base.event_shape else constraints.real
         super().__init__(support, reference_draws(base)[0], guarantee)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count
-from pyro_mbde.density.base import base_spread
+from pyro_mbde.density.base import base_location_scale
 from pyro_mbde.experiments.baselines.common import Density, Trainer, continuous_base
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.training.data import to_network_rows
@@ -50,7 +50,7 @@ class PrivateTrainer(Trainer[Density]):
         return to_network_rows(data, self.base, self.num_samples)
 
     def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> Density:
-        loc, scale = (part.to(rows) for part in base_spread(self.base))
+        loc, scale = (part.to(rows) for part in base_location_scale(self.base))
         return self._train((rows - loc) / scale, on_step)
 
     @abstractmethod

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_count, message
-from pyro_mbde.density.base import base_spread, reference_draws, support_of
+from pyro_mbde._checks import argument_error, check_count
+from pyro_mbde.density.base import base_location_scale, reference_draws, support_of
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.experiments.baselines.common import (
     FittedDensity,
@@ -85,7 +85,7 @@ class UnboundedDensity(FittedDensity):
             log_base = self._log_base(self._cells)
             held_mass = math.exp(float(torch.logsumexp(log_base, 0))) * volume
             if not abs(held_mass - 1) < _TOLERATED_MASS:
-                raise ValueError(message("box", "hold nearly all of the base", box))
+                raise ValueError(argument_error("box", "hold nearly all of the base", box))
             log_masses = log_base + self.tilt(self._cells)
             self.log_normalizer = float(torch.logsumexp(log_masses, 0)) + math.log(volume)
             self._cumulative = torch.softmax(log_masses, 0).cumsum(0)
@@ -200,13 +200,13 @@ class UnboundedMBDE(Trainer[UnboundedDensity]):
         super().__init__(seed=seed, progress=progress)
         self.base = continuous_base(base)
         if self.base.event_shape.numel() > 2:
-            raise ValueError(message("base", "be of one or two dimensions", base))
+            raise ValueError(argument_error("base", "be of one or two dimensions", base))
         self.epsilon = check_positive("epsilon", epsilon)
         self.num_rounds = check_count("num_rounds", num_rounds)
         self.box = _check_cube(box)
         self.weak_learner = WeakLearner.paper() if weak_learner is None else weak_learner
         if not isinstance(self.weak_learner, WeakLearner):
-            raise TypeError(message("weak_learner", "be a WeakLearner", weak_learner))
+            raise TypeError(argument_error("weak_learner", "be a WeakLearner", weak_learner))
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
 
     def _bar(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class UnboundedMBDE(Trainer[UnboundedDensity]):
         return to_network_rows(data, self.base, self.num_samples)
 
     def _fit(self, rows: Tensor, on_step: Callable[[], object]) -> UnboundedDensity:
-        natural_params, spread = published_natural_params(self.epsilon, self.num_rounds), base_spread(self.base)
+        natural_params, spread = published_natural_params(self.epsilon, self.num_rounds), base_location_scale(self.base)
         source: Distribution = self.base
         classifiers: list[BoundedClassifiers] = []
         for index in range(self.num_rounds):
@@ -236,8 +236,8 @@ class UnboundedMBDE(Trainer[UnboundedDensity]):
 
 def _check_cube(box: Any) -> Box:
     if not isinstance(box, tuple | list) or len(box) != 2 or not all(isinstance(edge, numbers.Real) for edge in box):
-        raise TypeError(message("box", "be a pair of numbers, lower and upper edge", box))
+        raise TypeError(argument_error("box", "be a pair of numbers, lower and upper edge", box))
     low, high = float(box[0]), float(box[1])
     if not -math.inf < low < high < math.inf:
-        raise ValueError(message("box", "be finite and rise", box))
+        raise ValueError(argument_error("box", "be finite and rise", box))
     return low, high
