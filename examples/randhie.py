@@ -1,7 +1,7 @@
 """A private density of a real medical table, end to end.
 
-Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws four rows to hand
-out within a total epsilon of 2, runs Markov chains on the same density, checks them, and saves two pictures.
+Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws four rows to
+release within a total epsilon of 2, runs and checks Markov chains on the same density, and saves two pictures.
 
 Run it with ``make demo``, or ``python examples/randhie.py --help``.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from pyro_mbde import MBDE, MollifiedExpFamily, compose, mixing_report, plot_mixing, private_draws, run_mcmc
 
-# The columns with their public ranges, the rows in the units they are modelled in, and the base: a box of the ranges.
+# The columns with their public ranges, the rows in modelled units, and the base: a box of the ranges.
 from pyro_mbde.experiments.medical import COLUMNS, in_natural_units, load_rows, public_base
 from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.privacy.advice import advise
 
-# Told apart by people with colour-blindness, and in grey by their line styles.
+# Distinguishable with colour-blindness; line styles distinguish them in grey.
 INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
 
 
@@ -40,7 +40,7 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
             1 / (column.high - column.low), column.low, column.high, PALE, "--", linewidth=2, label="public base $q_0$"
         )
         axis.set_xlabel(column.label)
-        # A bar of a point mass would flatten everything else: cut it off, and say so.
+        # The bar of a point mass would flatten everything else: cut it off, and say so.
         top = 3.2 * float(np.histogram(draws[:, index], edges, density=True)[0].max())
         if axis.get_ylim()[1] > top:
             axis.set_ylim(0, top)
@@ -66,7 +66,7 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
 
 @click.command()
 @click.option("--epsilon", type=float, default=0.5, show_default=True, help="Privacy parameter of one row, in nats.")
-@click.option("--num-rows", type=click.IntRange(1), default=4, show_default=True, help="Rows to hand out.")
+@click.option("--num-rows", type=click.IntRange(1), default=4, show_default=True, help="Rows to release.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=Path(__file__).parent / "output", help="Folder for pictures."
 )
@@ -78,16 +78,16 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     total = compose(q.guarantee, num_rows)
     names = [column.name for column in COLUMNS]
 
-    click.secho("\nPublic: may be handed out", bold=True)
+    click.secho("\nPublic: may be released", bold=True)
     click.echo(f"  {q}")
-    click.echo(f"  one row:  epsilon {q.epsilon:g}, delta {q.guarantee.delta:g}, whatever else the table had been")
+    click.echo(f"  one row:  epsilon {q.epsilon:g}, delta {q.guarantee.delta:g}, against any other table")
     rows_text = "1 row" if num_rows == 1 else f"{num_rows} rows"
     click.echo(f"  {rows_text} in all:  epsilon {total.epsilon:g}, delta {total.delta:g} (pure composition)")
     click.echo(in_natural_units(private_draws(q, num_rows)).to_string())
     for remark in advise(total.epsilon, row=q.epsilon, skew=trainer.skew):
         click.echo(f"  {remark}")
 
-    click.secho("\nPrivate: for the owner of the table alone", bold=True)
+    click.secho("\nPrivate: for the owner of the table only", bold=True)
     # q.base is the base as a closed box: PyTorch's uniform has density 0 on its upper edge.
     nll_base, nll = (-float(density.log_prob(rows).double().mean()) for density in (q.base, q))
     click.echo(f"  NLL of the table under the base Q0   {nll_base:8.4f} nats a row")
