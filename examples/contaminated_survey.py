@@ -1,16 +1,17 @@
-"""A private density as a likelihood: how much of a new survey is misread, and which rows?
+"""A private density as a likelihood: what share of a new survey was misread, and which rows?
 
 The owner of a sensitive table (the RAND Health Insurance Experiment) knows what honest rows look like: q is a private
 density of its rows, here the square root of a chronic-disease score and the logarithm of the visits to a doctor. A new,
-public survey asks the same of 200 other people, but a share w of its forms was misread: those rows may lie anywhere in
-the range.
+public survey asks 200 other people the same questions, but a share w of its forms was misread. Misread rows may lie
+anywhere in the range.
 
     w ~ Beta(1, 3)                                 the share that is misread
     misread_i ~ Bernoulli(w)                       summed out, by Pyro's enumeration
     row_i ~ Uniform(range) if misread_i, else q    public: the survey's, not the table's
 
-The posterior of w comes from NUTS and is checked against quadrature. The public base in q's place says what the table
-adds. The rows really are of people who were held out, and really a fifth of them was scrambled, so the truth is known.
+The posterior of w comes from NUTS and is checked against quadrature. Quadrature with the public base in place of q
+shows what the table adds. The rows are those of real people who were held out of the table; the example scrambles a
+fifth of them, so the truth is known.
 
 Run it with ``python examples/contaminated_survey.py``.
 """
@@ -29,15 +30,14 @@ import torch
 from torch import Tensor
 
 from pyro_mbde import Chains, DensityRatio, MollifiedExpFamily, run_mcmc
+from pyro_mbde.experiments.medical import TABLE
 from pyro_mbde.pictures import new_figure, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE = Path(__file__).parent / "data" / "randhie.csv"
-
-#: Public range of both columns: a score up to 60 and its step, up to 100 visits; the base's means and deviations are
-#: round numbers on the wide side. None of it comes from the rows.
+#: Public range of both columns: a score up to 60 plus one step, up to 100 visits. The base's means and standard
+#: deviations are round numbers on the wide side. None of these come from the rows.
 STEP = 3.45
 LOW, HIGH = torch.tensor([0.0, 0.0]), torch.tensor([8.0, math.log(102)])
 BASE_MEAN, BASE_SCALE = torch.tensor([3.5, 1.0]), torch.tensor([2.0, 1.5])
@@ -48,19 +48,19 @@ NUM_ROWS, MISREAD_SHARE = 200, 0.2
 SHARES = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
 SHARE_PRIOR = dist.Beta(1.0, 3.0)
 
-# Told apart by people with colour-blindness, and in grey by their line styles.
+# Distinguishable with colour-blindness; line styles distinguish them in grey.
 INK, BLUE, ORANGE, PALE = "#333333", "#0072b2", "#d55e00", "#9a9a9a"
 
 
 class Survey(NamedTuple):
-    """Rows of shape ``(n, 2)``, and which of them were misread, which only the examiner knows."""
+    """Rows of shape ``(n, 2)``, and which of them were misread: the truth, unknown to the model."""
 
     rows: Tensor
     misread: Tensor
 
 
 class Posterior(NamedTuple):
-    """What quadrature says: the density of w at ``SHARES``, its mean and deviation, and each row's probability."""
+    """By quadrature: the density of w at ``SHARES``, its mean and standard deviation, and each row's probability."""
 
     density: Tensor
     mean: float
@@ -69,12 +69,12 @@ class Posterior(NamedTuple):
 
 
 def load_rows(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns the table, and rows of other people, for a survey.
+    """Returns the table, and rows of other people for a survey.
 
-    Both columns are whole numbers of steps: they are spread over their step, as a density is no good at spikes.
+    Both columns are whole numbers of steps. Each value is spread over its step, since a density fits spikes badly.
     """
     table = pd.read_csv(TABLE)
-    # A person's years follow one another: every fourth person is held out with all of them.
+    # A person's years are consecutive rows: every fourth person is held out, with all years.
     held_out = torch.tensor(((table["disea"] != table["disea"].shift()).cumsum() % 4 == 0).to_numpy())
     score, visits = (torch.tensor(table[name].to_numpy(), dtype=torch.float32) for name in ("disea", "mdvis"))
     score = score + STEP * torch.rand(len(score), generator=generator)
@@ -84,7 +84,7 @@ def load_rows(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def simulate_survey(people: Tensor, generator: torch.Generator) -> Survey:
-    """Takes rows of real people and replaces a share of them by rows anywhere in the range."""
+    """Takes rows of real people and replaces a share of them with rows uniform on the range."""
     rows = people[torch.randint(len(people), (NUM_ROWS,), generator=generator)]
     misread = torch.rand(NUM_ROWS, generator=generator) < MISREAD_SHARE
     anywhere = LOW + (HIGH - LOW) * torch.rand(rows.shape, generator=generator)
@@ -92,12 +92,12 @@ def simulate_survey(people: Tensor, generator: torch.Generator) -> Survey:
 
 
 def misread_density() -> dist.TorchDistribution:
-    """Rows anywhere in the range."""
+    """Uniform on the range."""
     return dist.Uniform(LOW, HIGH).to_event(1)
 
 
 def model(honest: dist.TorchDistribution, rows: Tensor) -> None:
-    """The survey."""
+    """The model of the survey."""
     share = pyro.sample("share", SHARE_PRIOR)
     with pyro.plate("rows", len(rows)):
         misread = pyro.sample("misread", dist.Bernoulli(share), infer={"enumerate": "parallel"})
@@ -105,11 +105,11 @@ def model(honest: dist.TorchDistribution, rows: Tensor) -> None:
 
 
 def misread_probs(shares: Tensor, log_odds: Tensor) -> Tensor:
-    """Returns each row's probability of being misread, averaged over shares of shape ``(k,)`` or given weights.
+    """Returns each row's probability of being misread for each share w, shape ``(k, n)``.
 
     Args:
         shares: w, shape ``(k, 1)``.
-        log_odds: log-density of each row if misread less that if honest, shape ``(n,)``.
+        log_odds: log-density of each row if misread minus that if honest, shape ``(n,)``.
     """
     return torch.sigmoid(torch.logit(shares) + log_odds)
 
@@ -118,7 +118,7 @@ def quadrature(log_odds: Tensor) -> Posterior:
     """Integrates the posterior over w.
 
     Args:
-        log_odds: log-density of each row if misread less that if honest, float64, shape ``(n,)``.
+        log_odds: log-density of each row if misread minus that if honest, float64, shape ``(n,)``.
     """
     log_likelihood = torch.logaddexp(torch.log1p(-SHARES)[:, None], SHARES.log()[:, None] + log_odds).sum(-1)
     weights = (log_likelihood + SHARE_PRIOR.log_prob(SHARES)).softmax(0)
@@ -128,7 +128,7 @@ def quadrature(log_odds: Tensor) -> Posterior:
 
 
 def check_chains(chains: Chains, posterior: Posterior, log_odds: Tensor) -> pd.DataFrame:
-    """Sets what the chains say beside quadrature, with Monte Carlo standard errors."""
+    """Compares the chains with quadrature, with Monte Carlo standard errors."""
     shares = chains.draws["share"].double()
     of_rows = misread_probs(shares[..., None], log_odds)
     rows = {"w": (shares, posterior.mean), "w squared": (shares**2, posterior.mean**2 + posterior.deviation**2)}
@@ -136,7 +136,7 @@ def check_chains(chains: Chains, posterior: Posterior, log_odds: Tensor) -> pd.D
     checked = {}
     for name, (values, exact) in rows.items():
         data = Chains({"x": values}, {}, chains.seeds, chains.warmup_steps, chains.kernel).to_arviz()
-        import arviz  # after the library has imported it, quietly
+        import arviz  # after the library has imported it without its warnings
 
         mean, error = float(values.mean()), float(arviz.mcse(data)["x"])
         checked[name] = [mean, error, exact, (mean - exact) / error]
@@ -209,7 +209,7 @@ def main(epsilon: float, num_samples: int, output: Path) -> None:
     generator = torch.Generator().manual_seed(7)
     table, people = load_rows(generator)
     base = dist.Normal(BASE_MEAN, BASE_SCALE).to_event(1)
-    # The base was chosen wide but of the right shape: skew 1/2.
+    # The base is wide but has the right shape: skew 1/2.
     q = DensityRatio(base, ensemble_size=2, seed=0).fit(table).mollify(epsilon, skew=0.5)
     survey = simulate_survey(people, generator)
     log_odds = {
@@ -230,18 +230,18 @@ def main(epsilon: float, num_samples: int, output: Path) -> None:
         hits, alarms = int((flagged & survey.misread).sum()), int((flagged & ~survey.misread).sum())
         click.echo(
             f"  {name:18} w = {posterior.mean:.3f} +- {posterior.deviation:.3f}; more likely misread than not: "
-            f"{hits} of the misread, {alarms} of the honest"
+            f"{hits} misread rows, {alarms} honest rows"
         )
     # The density is in the set with |log q/q'| <= epsilon at every row, except with probability delta.
     total, error = NUM_ROWS * q.epsilon, NUM_ROWS * q.log_normalizer.standard_error
-    click.secho("\nWhat is covered, and what is not", bold=True)
+    click.secho("\nWhat the guarantee covers", bold=True)
     click.echo(
-        f"  Any other table would have moved the log-likelihood of one survey row by at most epsilon {q.epsilon:.2f},\n"
+        f"  Any other table would change the log-likelihood of one survey row by at most epsilon {q.epsilon:.2f},\n"
         f"  except with probability {q.guarantee.delta:g}. The posterior of w has {NUM_ROWS} such rows: one draw can\n"
-        f"  cost up to {total:.0f}, no protection to speak of. So w, the flags and the chains stay with the owner;\n"
-        f"  NUTS trajectories are not for release in any case. Rows drawn from q are: epsilon {q.epsilon:.2f} each.\n"
-        f"  The survey is public, and is not protected.\n"
-        f"  The log-normaliser of q is in every row: its error, {error:.0e} nats over all rows, must be far below 1."
+        f"  cost up to {total:.0f}, which protects nobody: w, the flags and the chains stay with the owner.\n"
+        f"  NUTS trajectories are not for release in any case. Rows drawn from q are: they cost {q.epsilon:.2f} each.\n"
+        f"  The survey is public and is not protected.\n"
+        f"  The log-normaliser of q enters every row: its error, {error:.0e} nats over all rows, must be far below 1."
     )
     output.mkdir(parents=True, exist_ok=True)
     figure = draw_picture(survey, q, posteriors, chains)

@@ -1,17 +1,17 @@
 """A prior learned from a sensitive cohort, used in a hierarchical model of a new clinic.
 
 The owner of a cohort (the RAND Health Insurance Experiment) holds a chronic-disease score of thousands of people. A new
-clinic has eight patients. A nurse has read a score for each: noisy readings, and all of them off by the nurse's own
-habit. Eight readings alone cannot tell a nurse who reads high from patients who are ill. What the scores of people are
-like can, and that is what the cohort knows: a private density q of its scores is the prior of each patient's score.
+clinic has eight patients. A nurse has read a score for each: the readings are noisy, and share the nurse's bias. Eight
+readings alone cannot distinguish a nurse who reads high from patients who are ill. The distribution of scores in the
+cohort can: a private density q of them is the prior of each patient's score.
 
-    bias ~ Normal(0, 8)                      the nurse's habit
-    score_i ~ q                              of patient i, what is wanted
+    bias ~ Normal(0, 8)                      the nurse's
+    score_i ~ q                              of patient i, to be inferred
     reading_i ~ Normal(score_i + bias, 6)    public: the clinic's, not the cohort's
 
-The posterior comes from NUTS and is checked against quadrature: given the bias the patients are independent, so all of
-it is integrals over one score and one bias. The same is done with the public base as the prior, and with the bare
-table, to see what the private prior buys and what privacy takes. The chains stay with the owner: not for release.
+The posterior comes from NUTS and is checked against quadrature: given the bias the patients are independent, so
+integrals over one score and one bias suffice. The same model with the public base as the prior, and with the bare
+table, shows what the private prior adds and what privacy costs. The chains stay with the owner: not for release.
 
 Run it with ``python examples/new_clinic.py``.
 """
@@ -30,15 +30,14 @@ import torch
 from torch import Tensor
 
 from pyro_mbde import Chains, DensityRatio, run_mcmc
+from pyro_mbde.experiments.medical import TABLE
 from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.sampling.posterior import posterior_guarantee
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE = Path(__file__).parent / "data" / "randhie.csv"
-
-#: Public, from the design: the range of the score, its step (one disease more), and the clinic's own two deviations.
+#: Public, from the design: the score's range, its step (one more disease), and the clinic's two standard deviations.
 TOP, STEP = 60.0, 3.45
 BIAS_SCALE, READING_SCALE = 8.0, 6.0
 
@@ -46,7 +45,7 @@ BIAS_SCALE, READING_SCALE = 8.0, 6.0
 SCORES = (torch.arange(300, dtype=torch.float64) + 0.5) * (TOP / 300)
 BIASES = torch.linspace(-32, 32, 193, dtype=torch.float64)
 
-# Told apart by people with colour-blindness, and in grey by their line styles.
+# Distinguishable with colour-blindness; line styles distinguish them in grey.
 INK, BLUE, ORANGE, PALE = "#333333", "#0072b2", "#d55e00", "#9a9a9a"
 PRIORS = {"public base": (PALE, "--"), "private prior q": (BLUE, "-"), "bare table": (ORANGE, ":")}
 
@@ -60,7 +59,7 @@ class Clinic(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What quadrature says.
+    """Results of quadrature.
 
     Attributes:
         bias_density: of the bias, at ``BIASES``.
@@ -78,13 +77,13 @@ class Posterior(NamedTuple):
 
 
 def load_scores(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns the cohort's scores, and those of other people, whom new clinics get their patients from.
+    """Returns the cohort's scores, and those of other people, who are the patients of new clinics.
 
-    A score is a number of diseases in steps of 3.45: it is spread over its step, as a density is no good at spikes. The
-    guarantee holds for whatever the owner does to the table.
+    A score is a number of diseases in steps of 3.45. It is spread over its step, since a density fits spikes badly. The
+    guarantee holds whatever the owner does to the table.
     """
     table = pd.read_csv(TABLE)
-    # A person's years follow one another: every fourth person is held out with all of them.
+    # A person's years are consecutive rows: every fourth person is held out, with all years.
     held_out = torch.tensor(((table["disea"] != table["disea"].shift()).cumsum() % 4 == 0).to_numpy())
     scores = torch.tensor(table["disea"].to_numpy(), dtype=torch.float32)
     scores = (scores + STEP * torch.rand(len(scores), generator=generator)).clamp(max=TOP)
@@ -92,7 +91,7 @@ def load_scores(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def simulate_clinic(people: Tensor, num_patients: int, generator: torch.Generator) -> Clinic:
-    """Makes a clinic of real people with a nurse of the model."""
+    """Makes a clinic: scores of real people, bias and readings from the model."""
     scores = people[torch.randint(len(people), (num_patients,), generator=generator)]
     bias = BIAS_SCALE * float(torch.randn((), generator=generator))
     readings = scores + bias + READING_SCALE * torch.randn(num_patients, generator=generator)
@@ -100,7 +99,7 @@ def simulate_clinic(people: Tensor, num_patients: int, generator: torch.Generato
 
 
 def model(prior: dist.TorchDistribution, readings: Tensor) -> None:
-    """The new clinic."""
+    """The model of the new clinic."""
     bias = pyro.sample("bias", dist.Normal(0.0, BIAS_SCALE))
     with pyro.plate("patients", len(readings)):
         score = pyro.sample("score", prior)
@@ -108,7 +107,7 @@ def model(prior: dist.TorchDistribution, readings: Tensor) -> None:
 
 
 def table_log_density(cohort: Tensor) -> Tensor:
-    """The bare table as a prior, at ``SCORES``: a histogram with bars of one point. No privacy at all."""
+    """The bare table as a prior, at ``SCORES``: a histogram with bars of one point, without any privacy."""
     counts = torch.histc(cohort.double(), int(TOP), 0, TOP)
     return (counts / counts.sum()).log()[SCORES.long()]
 
@@ -133,9 +132,9 @@ def quadrature(log_prior: Tensor, readings: Tensor) -> Posterior:
 
 
 def check_chains(chains: Chains, posterior: Posterior) -> pd.DataFrame:
-    """Sets the chains' means beside those of quadrature, with their Monte Carlo standard errors."""
+    """Compares the chains' means with those of quadrature, with Monte Carlo standard errors."""
     data = chains.to_arviz()
-    import arviz  # after the library has imported it, quietly
+    import arviz  # after the library has imported it without its warnings
 
     errors, ess = arviz.mcse(data), arviz.ess(data)
     names = ["bias"] + [f"patient {index + 1}" for index in range(len(posterior.score_means))]
@@ -165,7 +164,7 @@ def average_errors(
 def draw_picture(
     cohort: Tensor, log_priors: dict[str, Tensor], clinic: Clinic, posteriors: dict[str, Posterior], chains: Chains
 ) -> Figure:
-    """Shows priors, the posterior of the bias under each, and every patient's score."""
+    """Shows the priors, the posterior of the bias under each, and every patient's score."""
     figure = new_figure(14, 4.8)
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 1.15])
     left.hist(cohort.numpy(), np.arange(0, TOP + 1, 1), density=True, color="#e0e0e0", label="table (sensitive)")
@@ -224,7 +223,7 @@ def draw_picture(
     help="Folder for the picture.",
 )
 def main(epsilon: float, num_samples: int, num_clinics: int, output: Path) -> None:
-    """Use a private prior in a model of a new clinic, check it by quadrature, and say what it bought."""
+    """Use a private prior in a model of a new clinic, check it by quadrature, and report what it gains."""
     generator = torch.Generator().manual_seed(20)
     cohort, people = load_scores(generator)
     base = dist.Uniform(0.0, TOP)
@@ -236,8 +235,8 @@ def main(epsilon: float, num_samples: int, num_clinics: int, output: Path) -> No
         "bare table": table_log_density(cohort),
     }
     posteriors = {name: quadrature(log_prior, clinic.readings) for name, log_prior in log_priors.items()}
-    # The scores and the bias can trade places, so they are correlated: a full mass matrix. The corners of q cost
-    # accuracy of the leapfrog steps, and small steps to win it back would take longer than the draws they save.
+    # Scores and bias are correlated, since one can make up for the other: a full mass matrix. The corners of q lower
+    # the acceptance rate; smaller steps would raise it, but cost more time than they save.
     options = {"full_mass": True, "target_accept_prob": 0.7}
     chains = run_mcmc(
         model, "nuts", num_samples, 120, 2, seed=1, model_args=(q, clinic.readings), kernel_options=options
@@ -257,17 +256,17 @@ def main(epsilon: float, num_samples: int, num_clinics: int, output: Path) -> No
     averages = average_errors(log_priors, people, 8, num_clinics, generator)
     click.echo(averages.round(2).to_string())
 
-    bought, best = (averages.loc[name, "error of a score"] for name in ("private prior q", "bare table"))
+    private, best = (averages.loc[name, "error of a score"] for name in ("private prior q", "bare table"))
     bare = averages.loc["public base", "error of a score"]
     one, all_of_them = posterior_guarantee(q), posterior_guarantee(q, 8)
-    click.secho("\nWhat the private prior bought, and what it costs", bold=True)
+    click.secho("\nWhat the private prior gains, and what it costs", bold=True)
     click.echo(
-        f"  Bought: the error of a score falls from {bare:.1f} points to {bought:.1f} ({best:.1f} without privacy).\n"
-        f"  The prior: one exact draw of it, a row, costs epsilon {q.epsilon:.2f} (delta {q.guarantee.delta:g}).\n"
-        f"  The posterior: one exact draw of all 8 scores and the bias would cost epsilon {all_of_them.epsilon:.2f}, "
+        f"  Gain: the error of a score falls from {bare:.1f} points to {private:.1f} ({best:.1f} without privacy).\n"
+        f"  Prior: one row, an exact draw, costs epsilon {q.epsilon:.2f} (delta {q.guarantee.delta:g}).\n"
+        f"  Posterior: one exact draw of all 8 scores and the bias would cost epsilon {all_of_them.epsilon:.2f}, "
         f"{one.epsilon:.2f} a patient:\n"
-        f"  twice a row's, as the certificate of q says nothing of a posterior, but without any delta. That protects\n"
-        f"  the cohort, whatever the readings, which are public. It is much: keep the posterior in the house.\n"
+        f"  twice the cost of a row, since the certificate of q does not cover a posterior, but without any delta.\n"
+        f"  It protects the cohort, whatever the readings, which are public. It costs too much: do not release it.\n"
         f"  The chains above are not exact draws and have no guarantee: not for release."
     )
     output.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A private density of a real medical table, end to end.
 
-Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws four rows to hand
-out within a total epsilon of 2, runs Markov chains on the same density, checks them, and saves two pictures.
+Fits a density to three columns of the RAND Health Insurance Experiment under integral privacy, draws four rows to
+release within a total epsilon of 2, runs and checks Markov chains on the same density, and saves two pictures.
 
 Run it with ``make demo``, or ``python examples/randhie.py --help``.
 """
@@ -22,7 +22,7 @@ from pyro_mbde.experiments.medical import LABELS, SCHEMA, in_natural_units, load
 from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.privacy.advice import advise
 
-# Told apart by people with colour-blindness, and in grey by their line styles.
+# Distinguishable with colour-blindness; line styles distinguish them in grey.
 INK, BLUE, PALE = "#333333", "#0072b2", "#9a9a9a"
 
 
@@ -65,7 +65,7 @@ def draw_density_picture(rows: Tensor, draws: Tensor, q: MollifiedExpFamily, pat
 
 @click.command()
 @click.option("--epsilon", type=float, default=0.5, show_default=True, help="Privacy parameter of one row, in nats.")
-@click.option("--num-rows", type=click.IntRange(1), default=4, show_default=True, help="Rows to hand out.")
+@click.option("--num-rows", type=click.IntRange(1), default=4, show_default=True, help="Rows to release.")
 @click.option(
     "--output", type=click.Path(path_type=Path), default=Path(__file__).parent / "output", help="Folder for pictures."
 )
@@ -77,16 +77,16 @@ def main(epsilon: float, num_rows: int, output: Path) -> None:
     total = compose(q.guarantee, num_rows)
     names = list(LABELS)
 
-    click.secho("\nPublic: may be handed out", bold=True)
+    click.secho("\nPublic: may be released", bold=True)
     click.echo(f"  {q}")
-    click.echo(f"  one row:  epsilon {q.epsilon:g}, delta {q.guarantee.delta:g}, whatever else the table had been")
+    click.echo(f"  one row:  epsilon {q.epsilon:g}, delta {q.guarantee.delta:g}, against any other table")
     rows_text = "1 row" if num_rows == 1 else f"{num_rows} rows"
     click.echo(f"  {rows_text} in all:  epsilon {total.epsilon:g}, delta {total.delta:g} (pure composition)")
     click.echo(in_natural_units(private_draws(q, num_rows)).to_string())
     for remark in advise(total.epsilon, row=q.epsilon, skew=trainer.skew):
         click.echo(f"  {remark}")
 
-    click.secho("\nPrivate: for the owner of the table alone", bold=True)
+    click.secho("\nPrivate: for the owner of the table only", bold=True)
     # q.base is the base as a closed box: PyTorch's uniform has density 0 on its upper edge.
     nll_base, nll = (-float(density.log_prob(rows).double().mean()) for density in (q.base, q))
     click.echo(f"  NLL of the table under the base Q0   {nll_base:8.4f} nats a row")

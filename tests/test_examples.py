@@ -1,4 +1,4 @@
-"""The examples' own parts at small sizes: what they compute by chains agrees with what they compute by quadrature."""
+"""The examples' functions at small sizes: chains agree with quadrature."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_contaminated_survey(example: ModuleType, generator: torch.Generator) ->
 
 @pytest.mark.parametrize("example", ["contaminated_survey"], indirect=True)
 def test_quadrature_of_a_survey_without_information(example: ModuleType) -> None:
-    """Where rows say nothing, the posterior is the prior; where they say all, it is conjugate."""
+    """Without information the posterior is the prior; with certain rows it is conjugate."""
     prior = example.quadrature(torch.zeros(5, dtype=torch.float64))
     assert prior.mean == pytest.approx(1 / 4, abs=1e-4)
     certain = example.quadrature(torch.tensor([200.0] * 2 + [-200.0] * 8, dtype=torch.float64))

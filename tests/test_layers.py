@@ -11,7 +11,7 @@ from pathlib import Path
 import pyro_mbde
 
 PACKAGE = Path(pyro_mbde.__file__).parent
-#: From the ground up. The public face stands below what is built on the whole of it.
+#: From the lowest up. The public face is below the rooms that use it.
 ROOMS = [
     "_version",
     "_checks",
@@ -42,7 +42,7 @@ ROOMS = [
 
 
 def imports() -> Iterator[tuple[str, str, str]]:
-    """Each import of a part of the package by another: the module, its room, the room it imports from."""
+    """Imports within the package: the module, its room, the room it imports from."""
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE)
         room = place.parts[0].removesuffix(".py")
@@ -71,13 +71,13 @@ def test_every_part_is_in_the_list() -> None:
 def test_imports_run_downwards() -> None:
     found = [(place, room, target) for place, room, target in imports() if room != target]
     assert len(found) > 200
-    # The public face imports all that it offers; for type checkers, and when a name is asked for.
+    # The public face imports every room, for type checkers and when a name is first used.
     upwards = [one for one in found if one[1] != "__init__" and ROOMS.index(one[2]) > ROOMS.index(one[1])]
     assert upwards == []
 
 
-def test_what_needs_no_torch_imports_none() -> None:
-    """Numbers, accounts and help are there at once."""
+def test_rooms_without_torch() -> None:
+    """Accounting, ledgers and help load fast."""
     script = """
 import sys
 import pyro_mbde, pyro_mbde.cli.app

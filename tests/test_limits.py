@@ -1,4 +1,4 @@
-"""The best reachable density: closed forms, known figures, and attacks by random members of the set."""
+"""The best reachable density: closed forms, known values, and attacks by random members of the set."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_best_gain_on_two_values_in_closed_form() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5, 5.0])
 def test_nothing_in_the_interval_gains_more(epsilon: float) -> None:
-    """Attack: random tilts around the best one, on the grid itself."""
+    """Attack: random tilts around the best one, on the same grid."""
     target, base, box = dist.Normal(1.0, 0.3), dist.Normal(0.0, 1.0), (-6.0, 6.0)
     best = best_reachable(target, base, epsilon, guarantee="a-priori", box=box).gain
     points, volume = quadrature_grid(box, torch.Size([]), 40_000)
@@ -45,7 +45,7 @@ def test_nothing_in_the_interval_gains_more(epsilon: float) -> None:
     assert best <= epsilon / 2
 
 
-def test_best_gain_where_epsilon_is_no_limit() -> None:
+def test_best_gain_at_a_large_epsilon() -> None:
     target, base = dist.Normal(1.0, 1.0), dist.Normal(0.0, 1.0)
     for epsilon in (1e9, math.inf):
         assert best_reachable(target, base, epsilon, guarantee="a-priori", box=(-7.0, 8.0)).gain == pytest.approx(
@@ -74,7 +74,7 @@ def test_best_gain_where_both_densities_vanish() -> None:
     ],
 )
 def test_known_gains(problem: Callable[[], Problem], gains: dict[float, float]) -> None:
-    """Computed elsewhere, by quadrature, for these targets at epsilon = 1."""
+    """Computed independently, by quadrature, for these targets at epsilon = 1."""
     _, target, base, box, _ = problem()
     target, base = Remembered(target), Remembered(base)
     for skew, gain in gains.items():
@@ -112,7 +112,7 @@ def test_draws_agree_with_quadrature(guarantee: str) -> None:
 
 
 @pytest.mark.parametrize("skew", [0.05, 0.5, 0.9])
-def test_an_epsilon_that_is_no_limit_at_any_skew(skew: float) -> None:
+def test_a_large_epsilon_at_any_skew(skew: float) -> None:
     target, base = dist.Normal(1.0, 1.0), dist.Normal(0.0, 1.0)
     assert best_reachable(target, base, 1000.0, skew, box=(-7.0, 8.0)).gain == pytest.approx(0.5, abs=1e-3)
 
@@ -126,7 +126,7 @@ def test_no_support_in_common() -> None:
 @pytest.mark.parametrize("skew", [0.1, 0.3, 0.5, 0.8])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_no_calibrated_density_gains_more(epsilon: float, skew: float) -> None:
-    """Attack: other clips, moved until they integrate to 1, and mixtures of them, all inside the set."""
+    """Attack: other clips, shifted to integrate to 1, and mixtures of them, all inside the set."""
     target, base, box = dist.Normal(1.0, 0.3), dist.Normal(0.0, 1.0), (-6.0, 6.0)
     best = best_reachable(target, base, epsilon, skew, box=box).gain
     points, volume = quadrature_grid(box, torch.Size([]), 40_000)
@@ -147,7 +147,7 @@ def test_no_calibrated_density_gains_more(epsilon: float, skew: float) -> None:
 
 
 def test_a_target_that_vanishes_where_the_base_does_not() -> None:
-    """P fills a tenth of the base: its share of the interval's top, and the rest is spread out below."""
+    """P fills a tenth of the base: there the tilt is at the top of the interval, so the gain is (1 - skew) epsilon."""
     base, target = dist.Uniform(0.0, 1.0), dist.Uniform(0.0, 0.1, validate_args=False)
     assert best_reachable(target, base, 1.0, box=(0.0, 1.0)).gain == pytest.approx(0.5, abs=1e-6)
 

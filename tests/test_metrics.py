@@ -76,7 +76,7 @@ def test_mode_coverage_of_a_wider_target() -> None:
 
 
 def test_mode_coverage_finds_missing_modes() -> None:
-    """Q sees one of two equal modes: P has half its mass outside."""
+    """Q covers one of two equal modes: half of P's mass is outside."""
     target = dist.MixtureSameFamily(dist.Categorical(torch.ones(2)), dist.Normal(torch.tensor([-5.0, 5.0]), 1.0))
     estimate = mode_coverage(target, dist.Normal(5.0, 1.0))
     assert abs(estimate.value - 0.475) < 4.5 * estimate.standard_error
@@ -89,13 +89,13 @@ def test_mode_coverage_finds_missing_modes() -> None:
     ids=["uniform", "equal", "steps"],
 )
 def test_mode_coverage_on_plateaus(density: dist.TorchDistribution, mass: float) -> None:
-    """A density covers as much of itself as is asked for, however many of its points are equally likely."""
+    """A density covers exactly the requested mass of itself, even if many points are equally likely."""
     estimate = mode_coverage(density, density, mass=mass)
     assert abs(estimate.value - mass) < 4.5 * estimate.standard_error + 1e-3
 
 
-def test_the_standard_error_of_coverage_is_honest() -> None:
-    """Over repetitions the estimates scatter as their standard errors say, the level's error included."""
+def test_standard_error_of_coverage() -> None:
+    """Over repetitions the estimates vary as their standard errors say, the error of the level included."""
     estimates = [mode_coverage(P, Q, num_draws=2000) for _ in range(200)]
     scatter = torch.tensor([estimate.value for estimate in estimates]).std()
     claimed = torch.tensor([estimate.standard_error for estimate in estimates]).square().mean().sqrt()
@@ -130,7 +130,7 @@ def test_mass_is_a_probability(mass: float) -> None:
 
 @pytest.mark.parametrize("width", [0.5, 1.0, 2.0])
 def test_mode_coverage_by_quadrature(width: float) -> None:
-    """The central 95 per cent of a normal cover of the standard one what the error function says."""
+    """The central 95 per cent of a normal covers a mass of the standard normal given by the error function."""
     target, density = (torch.distributions.Normal(torch.tensor(0.0), torch.tensor(scale)) for scale in (1.0, width))
     exact = math.erf(1.959964 * width / math.sqrt(2))
     assert mode_coverage(target, density, (-12.0, 12.0)).value == pytest.approx(exact, abs=1e-3)
@@ -139,7 +139,7 @@ def test_mode_coverage_by_quadrature(width: float) -> None:
 
 
 def test_mode_coverage_of_a_plateau_by_quadrature() -> None:
-    """A uniform density's smallest region of mass 0.95 may lie anywhere: it counts as 0.95 of what is inside."""
+    """The smallest region with mass 0.95 of a uniform density is not unique: it counts as 0.95 of the mass inside."""
     uniform = torch.distributions.Uniform(torch.tensor(-2.0), torch.tensor(2.0), validate_args=False)
     normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(0.1))
     assert mode_coverage(normal, uniform, (-4.0, 4.0)).value == pytest.approx(0.95, abs=1e-3)

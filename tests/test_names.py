@@ -1,4 +1,4 @@
-"""Names that are the same, that look the same, and that differ."""
+"""Names that are equal, that look alike, and that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures need no display and no backend, whatever the environment names."""
+"""Figures need no display and no backend, whatever MPLBACKEND says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(os.environ["MPLBACKEND"], matplotlib.rcParams._get("backend") == os.enviro
     ("backend", "kept"), [("module://not_installed.backend", True), ("no such thing", False), ("svg", True)]
 )
 def test_backends(backend: str, kept: bool) -> None:
-    """A notebook names its own to all of its child processes, whatever environment they run in."""
+    """A notebook passes its own backend to its child processes, whatever environment they run in."""
     environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
     completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -40,7 +40,7 @@ def test_backends(backend: str, kept: bool) -> None:
 
 
 def test_nothing_uses_pyplot() -> None:
-    """Its figures belong to the backend's windows, and stay in memory until they are closed."""
+    """Figures of pyplot belong to the backend's windows and stay in memory until they are closed."""
     folders = (ROOT / "pyro_mbde", ROOT / "examples")
     files = [path for folder in folders for path in folder.rglob("*.py")]
     assert len(files) > 100

@@ -1,4 +1,4 @@
-"""Whatever is as sensitive as the table is written for its owner alone; what is handed out is not."""
+"""Files as sensitive as the table are readable by their owner only; released files are not restricted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def open_to_all() -> Iterator[None]:
-    """Files that nobody thought of are readable by everybody."""
+    """Files are readable by everybody unless the library restricts them."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -68,7 +68,7 @@ def test_for_the_owner_alone(name: str, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / name).parent.iterdir()} == {Path(name).name}
 
 
-def test_a_private_file_that_was_open_to_all_is_closed(tmp_path: Path) -> None:
+def test_an_existing_file_becomes_private(tmp_path: Path) -> None:
     path = tmp_path / "mixing.png"
     path.write_text("before")
     assert mode(path) == 0o666
@@ -76,18 +76,18 @@ def test_a_private_file_that_was_open_to_all_is_closed(tmp_path: Path) -> None:
     assert mode(path) == 0o600
 
 
-def test_what_is_handed_out_is_not(tmp_path: Path, ledger: Ledger) -> None:
+def test_released_files_are_not_restricted(tmp_path: Path, ledger: Ledger) -> None:
     release(make_density(normal(2)), 1, ledger, "clinic", path=tmp_path / "rows.csv", progress=False)
     assert {mode(path) for path in tmp_path.iterdir()} == {0o666}
 
 
 def test_nothing_writes_files_in_another_way() -> None:
-    """Files are written by these functions, where it is decided who may read them."""
+    """Only these functions write files, because they decide who may read them."""
     allowed = {
-        "pyro_mbde/serialization.py",  # for the owner alone
+        "pyro_mbde/private_files.py",  # for the owner only
         "pyro_mbde/pictures.py",  # through it
-        "pyro_mbde/releases/files.py",  # to be handed out
-        "pyro_mbde/experiments/results.py",  # for the owner alone
+        "pyro_mbde/releases/writing.py",  # to be released
+        "pyro_mbde/experiments/results.py",  # for the owner only
         "pyro_mbde/experiments/__main__.py",  # public problems and a public table
     }
     writing = re.compile(r"\.savefig\(|\.write_(text|bytes)\(|\.to_(csv|parquet|json)\(\w*(path|output)|fdopen\(")
@@ -98,7 +98,7 @@ def test_nothing_writes_files_in_another_way() -> None:
     assert found == allowed
 
 
-def test_a_picture_beside_a_card_is_warned_of(tmp_path: Path) -> None:
+def test_a_picture_beside_a_card_gives_a_warning(tmp_path: Path) -> None:
     (tmp_path / "rows.card.json").write_text("{}")
     with pytest.warns(PrivacyLeakWarning, match="holds a release card"):
         plot_mixing(good_independent(), tmp_path / "mixing.png")

@@ -1,4 +1,4 @@
-"""The names of the package: those that are listed, those that are imported when asked for, those that mypy sees."""
+"""The public names that are listed, imported on first use, and seen by mypy agree."""
 
 from __future__ import annotations
 

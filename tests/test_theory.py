@@ -101,7 +101,7 @@ def fits() -> Fits:
 
 
 class TestOnRealFits:
-    """Every inequality on the 1-D mixture, by quadrature, at densities fitted to its rows."""
+    """Every inequality on the 1-D mixture, by quadrature, for densities fitted to its rows."""
 
     EPSILON = 1.0
 
@@ -141,7 +141,7 @@ class TestOnRealFits:
         assert missed <= 20 + 4 * math.sqrt(200 * 0.1 * 0.9)
 
     def test_mode_mass(self, fits: Fits) -> None:
-        """The unconditional step of Theorem 7, for intervals of every size and place."""
+        """The unconditional step of Theorem 7, for intervals of every size and position."""
         problem, densities = fits
         points, volume = quadrature_grid(BOX, torch.Size([]))
         log_p, log_q0 = (d.log_prob(points).double() for d in (problem.target, problem.base))
@@ -164,7 +164,7 @@ class TestOnRealFits:
         assert kls[1] <= kl_bound_for_any_table(kls[0], self.EPSILON)
 
     def test_post_processing(self, fits: Fits) -> None:
-        """Decisions taken from a draw: x in an interval."""
+        """Decisions based on a draw: x in an interval."""
         problem, densities = fits
         points, volume = quadrature_grid(BOX, torch.Size([]))
         first, second = (
@@ -200,7 +200,7 @@ def test_theorem_6_on_a_finite_space() -> None:
 
 
 def test_mode_condition_follows_from_its_parts() -> None:
-    """Where the mass is what the condition asks, the unconditional bound with Theorem 6's gain gives the conclusion."""
+    """If the mass meets the condition, the unconditional bound with Theorem 6's gain gives the conclusion."""
     for epsilon in (0.1, 1.0, 5.0):
         for num_rounds in (1, 3, 20):
             for gamma_p, gamma_q in ((1.0, 1.0), (0.8, 0.5), (0.3, 0.4), (-0.2, 0.9)):
@@ -213,7 +213,7 @@ def test_mode_condition_follows_from_its_parts() -> None:
 
 
 def test_differential_privacy_keeps_a_far_density_far() -> None:
-    """A learner of m rows whose log-density moves by epsilon a row: from one far density to the next."""
+    """A learner of m rows whose log-density changes by epsilon for each row, between two distant densities."""
     kl, epsilon, num_rows = 3.0, 0.01, 100
     assert kl_bound_under_differential_privacy(kl, epsilon, num_rows) == pytest.approx(2.0)
     assert kl_bound_under_differential_privacy(kl, 1.0, 100) == 0.0
@@ -242,7 +242,7 @@ def test_post_processing_bounds_are_ordered_and_tight(epsilon: float, delta: flo
 
 
 def test_post_processing_where_exponentials_overflow() -> None:
-    """Nothing but 1 bounds what e^1000 may multiply, from e^-713 up."""
+    """Probabilities times e^1000 are bounded by 1 only, from e^-713 up."""
     assert post_processing_bounds(1e-310, 1000.0)[1] == 1.0
     assert post_processing_bounds(0.0, 1000.0) == (0.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""Examples in help and documentation are ones to defend, and references agree."""
+"""Help and documentation: every example can be defended, references agree, and the English is plain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,27 @@ def pages() -> Iterator[tuple[str, str]]:
         yield path.name, path.read_text()
 
 
+def sources() -> Iterator[tuple[str, str]]:
+    for path in (ROOT / "pyro_mbde").rglob("*.py"):
+        yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
 TEXTS = dict([*helps(main), *pages()])
+#: Texts that must not hold a phrase of ``AVOIDED``. With help and docstrings: ``dict([*TEXTS.items(), *sources()])``.
+PLAIN_TEXTS = dict(pages())
+#: Phrases that make a reader stop, each with what to write in its place.
+AVOIDED = {
+    "as it comes": "by default",
+    "come what may": "in every case",
+    "the dearest": "the most expensive",
+    "anew": "again",
+    "but for": "except",
+    "tells of": "describes",
+    "an error that can be set right": "an error that you can correct",
+    "nobody's": "not anybody's",
+    "lest": "so that ... not",
+    "whence": "from which",
+}
 
 
 def commands(text: str) -> list[str]:
@@ -43,10 +63,18 @@ def test_no_example_is_weak_or_puts_rows_beside_the_model(name: str) -> None:
         assert not re.search(r"report [^/\s]+\.card", line), line
 
 
+@pytest.mark.parametrize("name", sorted(PLAIN_TEXTS))
+def test_texts_are_in_plain_english(name: str) -> None:
+    """Phrases are found across line breaks, in any letter case, as whole words."""
+    text = " ".join(PLAIN_TEXTS[name].split())
+    found = {phrase: better for phrase, better in AVOIDED.items() if re.search(rf"\b{phrase}\b", text, re.IGNORECASE)}
+    assert not found, f"{name}: write the second in place of the first: {found}"
+
+
 def test_the_paper_has_one_year() -> None:
     """Its first version is arXiv 1806.04819."""
-    sources = [path.read_text() for folder in ("pyro_mbde", "docs") for path in (ROOT / folder).rglob("*.py")]
-    text = " ".join(" ".join([*sources, *TEXTS.values()]).replace('"', "").split())
+    texts = [text for _, text in sources()] + list(TEXTS.values())
+    text = " ".join(" ".join(texts).replace('"', "").split())
     years = re.findall(r"Mollifier Densities(?: with Approximation Guarantees)?\.\*? (\d{4})", text)
     assert len(years) > 20
     assert set(years) == {"2018"}
