@@ -68,10 +68,6 @@ def plan_calibration(
         epsilon: privacy parameter of one draw, in nats; in (0, 700).
         delta: probability that a certificate is wrong, in [0, 1).
         skew: where the interval lies, in (0, 1).
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
     """
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
@@ -249,7 +245,7 @@ class Calibrator:
         if quasi is None or fresh is None:
             return 0, 1
         num_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
-        # A little above the root, lest rounding takes 128 for 127.
+        # A little above the root, so that rounding does not take 128 for 127.
         return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
 
     def density(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
@@ -383,7 +379,7 @@ class Calibrator:
         smallest, largest = math.exp(bounds.low), math.exp(bounds.high)
         limits = SampleBounds(smallest - most + mean, largest - least + mean, float((tilted - control[cells]).var()))
         plain = SampleBounds(smallest, largest, float(tilted.var()))
-        # Where only a rare large value could prove it wrong, the control variate does harm: it widens the limits.
+        # Where only a rare large value could prove it wrong, the control variate is worse: it widens the bounds.
         if expected_draws(plain, certificate) < expected_draws(limits, certificate):
             control, limits = torch.ones_like(control), plain
         samples = (clip_score(values, shift, bounds).exp() - control[at] + control.mean() for values, at in blocks)
@@ -437,7 +433,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
     one. Offset, bounds, tolerance and delta stay; the proof takes fresh draws of the base.
 
     Privacy:
-        The result is another density for a ledger, with a delta of its own: rows drawn before rest on the old
+        The result is another density for a ledger, with its own delta: rows drawn before rest on the old
         certificate, rows drawn after on the new one. Whether a proof is found depends on the table, so that an error is
         for its owner alone; trying again after one would add another delta.
 
@@ -446,7 +442,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         progress: whether to show a progress bar when it takes more than a second.
 
     Returns:
-        The density with the calibrated guarantee and a fingerprint of its own.
+        The density with the calibrated guarantee and its own fingerprint.
 
     Raises:
         TypeError: q is of another kind.

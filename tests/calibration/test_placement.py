@@ -125,7 +125,7 @@ def test_an_interrupt_leaves_scores_that_can_be_pickled(monkeypatch: pytest.Monk
 
 
 def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is certified, log q/q0 is in [lo, hi] all the same."""
+    """Where nothing is certified, log q/q0 is in [lo, hi] too (docs/proofs.md, *Calibration: the fallback*)."""
     monkeypatch.setattr(calibration, "certify", lambda blocks, *arguments: len(next(blocks)) == 0)
     base = prepare_base(normal(2))
     for skew in (0.1, 0.5, 0.8):
@@ -141,9 +141,9 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
-    """Attack: a shift that puts phi just beyond the tolerance, through all of the machinery, at delta = 0.2.
+    """Attack on docs/proofs.md, *Calibration: the control variate*: a shift that puts phi just beyond the tolerance.
 
-    200 trials: 20% is 40 +- 5.7. Every trial has quasi-random draws, cells and fresh draws of its own.
+    200 trials at delta = 0.2: 20% is 40 +- 5.7. Every trial has quasi-random draws, cells and fresh draws of its own.
     """
     base = prepare_base(dist.Normal(0.0, 1.0))
     bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
