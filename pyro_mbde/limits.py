@@ -73,7 +73,6 @@ def best_reachable(
         Gain, negative log-likelihood and their standard errors.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range, or there is a box and the event has more than two dimensions.
 
     References:

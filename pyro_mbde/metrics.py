@@ -45,7 +45,7 @@ def quadrature_grid(box: Box, event_shape: torch.Size, points_per_dim: int | Non
         Points of shape ``(n, *event_shape)``, and the cell's volume.
 
     Raises:
-        ValueError: the event has more than two dimensions, for which a grid is no way to integrate.
+        ValueError: the event has more than two dimensions, too many for a grid.
 
     Example:
         >>> quadrature_grid((0.0, 1.0), torch.Size([]), points_per_dim=2)
@@ -187,9 +187,6 @@ def mode_coverage(
         box: lower and upper edge of a cube that holds almost all of P and of Q, for quadrature; ``None`` for draws.
         mass: in (0, 1).
         num_draws: draws of P and of Q, at least 400.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5, whose text writes

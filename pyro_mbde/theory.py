@@ -43,10 +43,6 @@ def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = L
     Returns:
         The guaranteed drop in nats; negative where the classifier promises none.
 
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 5 and its proof.
 
@@ -182,9 +178,6 @@ def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q:
     Returns:
         The bound in nats.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, lower bound, as
         its proof allows.
@@ -230,9 +223,6 @@ def mode_mass_bound(mass: float, kl_in_mode: float, gain: float, epsilon: float,
     Returns:
         The bound; it says nothing where it is negative.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Proof of Theorem 7.
 
@@ -266,9 +256,6 @@ def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: flo
 
     Returns:
         The least mass, at most 1.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 7, as proven.
@@ -368,9 +355,6 @@ def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.
 
     Returns:
         Least and largest probability.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 6, lemma on

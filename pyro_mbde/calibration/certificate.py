@@ -1,7 +1,7 @@
 r"""The certificate that a log-normaliser is near 0, by betting against the contrary.
 
-Nothing here knows how the tilt was made. Given the tilt, :math:`\phi = \log E_{Q_0} e^f` is one fixed number, of which
-fresh draws of the base tell.
+Given the tilt, :math:`\phi = \log E_{Q_0} e^f` is one fixed number, of which
+fresh draws of the base are evidence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DRAWS_PLANNED = 2**22
 #: Part of the tolerance kept back, in nats: networks compute in float32, where the size of a batch moves the last
 #: digits of a tilt by some 1e-7, and so phi.
 ROUNDING_RESERVE = 1e-5
-#: The smallest delta, far above where its half underflows.
+#: The smallest delta, whose half is far from underflow.
 SMALLEST_DELTA = 1e-300
 #: A bet is at most this share of the largest that cannot lose everything.
 _LARGEST_BET = 0.9
@@ -50,10 +50,6 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     Returns:
         The bounds of the tilt and the certificate to be proved; their
         :func:`~pyro_mbde.density.bounds.calibrated_guarantee` is at most epsilon.
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
 
     References:
         Bhatia, Davis. A better bound on the variance. American Mathematical Monthly, 2000.
@@ -116,9 +112,9 @@ class SampleBounds(NamedTuple):
     r"""Bounds of independent unbiased samples Y of :math:`E_{Q_0} e^f`, and a guess at their variance.
 
     Attributes:
-        smallest: a bound that no Y is below.
-        largest: a bound that no Y is above.
-        variance: a guess, which the proof does not rely on.
+        smallest: lower bound of Y.
+        largest: upper bound of Y.
+        variance: a guess, on which the proof does not depend.
     """
 
     smallest: float
@@ -127,11 +123,11 @@ class SampleBounds(NamedTuple):
 
 
 def expected_draws(limits: SampleBounds, certificate: Certificate) -> float:
-    r"""Returns about how many copies certifying takes, for planning alone.
+    r"""Returns about how many samples certifying takes; for planning only.
 
-    With bets of gap over variance the log-capital grows by :math:`\eta^2/(2V)` a copy on average; and no bet can exceed
-    one over the largest possible loss, so it grows by no more than about :math:`\eta/(Y_{max} - e^\eta)`. It has to
-    reach :math:`\log 1/\delta`.
+    With bets of gap over variance the log-capital grows by :math:`\eta^2/(2V)` a sample on average; and no bet can
+    exceed one over the largest possible loss, so it grows by no more than about :math:`\eta/(Y_{max} - e^\eta)`. It has
+    to reach :math:`\log 1/\delta`.
     """
     target, gap = -math.log(certificate.delta), math.expm1(certificate.tolerance)
     by_scatter = 2 * target * limits.variance / gap**2
@@ -142,20 +138,11 @@ def expected_draws(limits: SampleBounds, certificate: Certificate) -> float:
 def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certificate) -> bool:
     r"""Returns whether :math:`|\phi| \le \eta` is proved; says so wrongly with probability at most delta.
 
-    Let :math:`Y_1, Y_2, \dots` be independent, each with mean :math:`E_{Q_0} e^f = e^\phi`, in
-    :math:`[a, b]`. A gambler who starts with 1 bets against :math:`\phi \ge \eta` and holds after n rounds
-
-    .. math::
-        W_n = \prod_{i \le n} \bigl(1 + \lambda_i\,(e^{\eta} - Y_i)\bigr), \qquad
-        0 \le \lambda_i < 1 / (b - e^{\eta}),
-
-    with :math:`\lambda_i` set before :math:`Y_i` is seen. If :math:`\phi \ge \eta`, every factor has expectation at
-    most 1 given the past, and none is negative: W is a nonnegative supermartingale, and by Ville's inequality it ever
-    reaches :math:`1/\delta` with probability at most delta. Likewise for :math:`\phi \le -\eta`, with
-    :math:`1 + \lambda_i (Y_i - e^{-\eta})` and :math:`\lambda_i < 1/(e^{-\eta} - a)`. The claim is proved once
-    both gamblers have reached :math:`1/\delta`, each at any time. If it is false, then either :math:`\phi \ge \eta` or
-    :math:`\phi \le -\eta`, never both, so one of the two has done what has probability at most delta: delta need not be
-    split. The proof asks for no variance and no sample size; draws may be added until it succeeds.
+    Two gamblers bet on independent samples :math:`Y_i` of mean :math:`e^\phi`, one against :math:`\phi \ge \eta`, one
+    against :math:`\phi \le -\eta`. Each starts with 1, and by Ville's inequality reaches :math:`1/\delta` with
+    probability at most delta if what they bet against is true. The claim is made once both have reached it, each at any
+    time. No variance and no sample size is assumed, delta need not be split, and draws may be added until it succeeds.
+    Proof: docs/proofs.md, *The certificate*.
 
     A bet of about gap over variance lets the capital grow fastest, where the gap is from the end of the interval that
     is bet on to the true mean. Both are taken from the blocks before. The variance is guessed in the first, and the
@@ -164,16 +151,16 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
     what is true beyond can be proved too.
 
     Args:
-        blocks: independent unbiased copies of :math:`E_{Q_0} e^f`, in blocks of shape ``(n,)``, float64, made of
+        blocks: independent unbiased samples of :math:`E_{Q_0} e^f`, in blocks of shape ``(n,)``, float64, made of
             draws that neither the tilt nor the limits depend on.
         limits: a and b, and the guess at the variance.
         certificate: eta and delta; of eta, :data:`ROUNDING_RESERVE` is kept back for the rounding of f.
 
     Returns:
-        True as soon as it is proved, False if the blocks end before.
+        True as soon as it is proved, False if the blocks end first.
 
     Raises:
-        ValueError: a copy is outside its limits, the tolerance is no more than the reserve, or delta is 0.
+        ValueError: a sample is outside its bounds, the tolerance is no more than the reserve, or delta is 0.
 
     References:
         Waudby-Smith, Ramdas. Estimating means of bounded random variables by betting. JRSS B, 2024. Ville. Étude
@@ -203,7 +190,7 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
         if not len(block):
             continue
         if not bool(((block >= smallest - slack) & (block <= largest + slack)).all()):
-            # Neither the limits nor the copies are told: they may come from a table.
+            # The error shows neither the bounds nor the samples: they may come from a table.
             raise ValueError("blocks must hold copies between the limits, got others.")
         # The posterior mean of Y - 1: the prior is worth as many draws as tell the mean to its own deviation.
         excess = total / (count + variance / (_EXPECTED_ERROR * tolerance) ** 2) if count else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -68,10 +68,6 @@ def plan_calibration(
         epsilon: privacy parameter of one draw, in nats; in (0, 700).
         delta: probability that a certificate is wrong, in [0, 1).
         skew: where the interval lies, in (0, 1).
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
     """
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
@@ -103,27 +99,102 @@ class Placement(NamedTuple):
     log_normalizer: LogNormalizer
 
 
-class BaseScores:
-    r"""A score u of points, on draws of the base: where to shift it, and the certificate of the result.
+class ExactScores(NamedTuple):
+    """Scores of all points of a finite base. Private.
+
+    Attributes:
+        scores: float64 of shape ``(n,)``.
+        log_weights: logarithms of the points' probabilities, shape ``(n,)``.
+    """
+
+    scores: Tensor
+    log_weights: Tensor
+
+    def weighted(self) -> tuple[Tensor, Tensor]:
+        """Returns scores and the logarithms of their weights, both flat."""
+        return self.scores, self.log_weights
+
+    def log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
+        """Returns phi of the shifted, clipped and shrunk score; exact."""
+        tilts = shrinkage * clip_score(self.scores, shift, bounds)
+        return LogNormalizer(bounds.clamp(float(torch.logsumexp(tilts + self.log_weights, 0))))
+
+
+class SampledScores(NamedTuple):
+    """Scores of draws of the base, in independent replicates. Private.
+
+    Attributes:
+        scores: float64 of shape ``(num_replicates, n)``.
+        cells: cell of the unit cube that each draw was inverted from, shape ``(num_replicates, n)``.
+        log_weights: logarithms of the draws' weights within a replicate, 1 on average; shape ``(n,)`` or ``(1,)``.
+    """
+
+    scores: Tensor
+    cells: Tensor
+    log_weights: Tensor
+
+    @classmethod
+    def of_draws(cls, scores: Tensor, cells: Tensor) -> SampledScores:
+        """Returns draws of equal weight, given one after another, cut into replicates."""
+        shape = (NUM_REPLICATES, -1)
+        return cls(scores.reshape(shape), cells.reshape(shape), torch.zeros(1, dtype=torch.float64))
+
+    def weighted(self) -> tuple[Tensor, Tensor]:
+        """Returns scores and the logarithms of their weights, both flat."""
+        return self.scores.flatten(), self.log_weights.expand_as(self.scores).flatten()
+
+    def log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
+        """Returns phi of the shifted, clipped and shrunk score, with its standard error."""
+        tilts = shrinkage * clip_score(self.scores, shift, bounds)
+        return replicated_log_normalizer(tilts + self.log_weights, bounds)
+
+    def joined(self, more: SampledScores, log_weights: Tensor | None = None) -> SampledScores:
+        """Returns both sets of draws, replicate by replicate; of equal weight without ``log_weights``."""
+        scores, cells = torch.cat([self.scores, more.scores], 1), torch.cat([self.cells, more.cells], 1)
+        return SampledScores(scores, cells, torch.zeros(1, dtype=torch.float64) if log_weights is None else log_weights)
+
+    def pooled(self, fresh: SampledScores, shift: float, bounds: Bounds) -> SampledScores:
+        """Returns these quasi-random draws and fresh ones, each set weighted by how well it knows phi at a shift.
+
+        Inverse variances: quasi-random draws know phi better than many times as many fresh ones, which would only blur
+        the shift. An error that the scatter of the quasi-random draws does not show, as of a region that they miss,
+        shows where the two sets are further apart than chance puts them: the square of that distance is then, on
+        average, the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
+        """
+        by_quasi, by_fresh = (draws.log_normalizer(shift, bounds) for draws in (self, fresh))
+        quasi_variance, fresh_variance = by_quasi.standard_error**2, by_fresh.standard_error**2
+        squared_distance = (by_quasi.value - by_fresh.value) ** 2
+        if squared_distance > _TOO_FAR_APART**2 * (quasi_variance + fresh_variance):
+            quasi_variance = squared_distance - fresh_variance
+        num_quasi, num_fresh = self.scores.shape[1], fresh.scores.shape[1]
+        total = quasi_variance + fresh_variance
+        quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
+        weights = [
+            torch.full((size,), share * (num_quasi + num_fresh) / size, dtype=torch.float64)
+            for size, share in ((num_quasi, quasi_share), (num_fresh, 1 - quasi_share))
+        ]
+        return self.joined(fresh, torch.cat(weights).log())
+
+
+class Calibrator:
+    r"""Finds where a score u of points is to be shifted, and certifies the result.
 
     The score is the sum of a density's weighted statistics: a learned log density ratio, or that of a boosted
-    ensemble. The shift is found on one set of draws, and the certificate uses others, from the operating system's
-    randomness: the shift does not depend on them, as the proof asks. The first set is kept, since one fit serves many
-    epsilons. The others are new for every attempt:
-    so a certificate is as good as it says given all that came before, also where an epsilon was chosen by rows that
-    were drawn from an earlier density of this score.
-
-    On a finite base both are sums over its points, exact.
+    ensemble. The shift is found on quasi-random draws of the base. They are kept, since one fit serves many epsilons,
+    and what is kept does not depend on how an attempt came out. The certificate uses draws from the operating system's
+    randomness, new for every attempt: the shift does not depend on them, as the proof asks, and a certificate is as
+    good as it says given all that came before, also where an epsilon was chosen by rows that were drawn from an earlier
+    density of this score. On a finite base both are sums over its points, exact.
 
     Privacy:
-        Everything here but the base is private.
+        Everything here except the base is private.
 
     Args:
         base: public base distribution, as :func:`~pyro_mbde.density.base.prepare` returns it.
         statistics: c of the density; no longer changed. Networks of this library get layers of aligned sizes
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
-        progress: whether to show a progress bar when placing takes more than a second.
+        progress: whether to show a progress bar when calibrating takes more than a second.
 
     Raises:
         ValueError: the score of a row depends on its place among other rows, whatever the weights: no certificate can
@@ -131,28 +202,28 @@ class BaseScores:
     """
 
     def __init__(
-        self, base: Distribution | PreparedBase, statistics: nn.Module, natural_params: Tensor, *, progress: bool = True
+        self,
+        base: Distribution | PreparedBase,
+        statistics: nn.Module,
+        natural_params: Tensor,
+        *,
+        progress: bool = True,
     ) -> None:
         self._prepared, self._progress = PreparedBase.of(base), progress
         self._base, self._dtype = self._prepared.distribution, self._prepared.dtype
         self._tilt = Tilt(aligned(statistics), natural_params)
         self._check_place()
         self._source = UnfilledSource(self._prepared)
-        self._bar = tqdm(disable=True)
         # Quasi-random draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
-        finite = self._prepared.finite
-        self._is_exact = finite is not None
-        # Of the quasi-random draws, within a replicate.
-        self._log_weights = torch.zeros(1, dtype=torch.float64)
         self._num_cell_dims, self._cells_per_dim = self._plan_cells()
         self._num_cells = self._cells_per_dim**self._num_cell_dims
+        finite = self._prepared.finite
+        self._scores: ExactScores | SampledScores
         if finite is None:
-            self._quasi = torch.empty(NUM_REPLICATES, 0, dtype=torch.float64)
-            self._quasi_cells = torch.empty(NUM_REPLICATES, 0, dtype=torch.int32)
-            self._add_quasi_draws()
+            self._scores = self._quasi_draws(0, _FIRST_QUASI_DRAWS // NUM_REPLICATES)
         else:
-            self._quasi, self._log_weights = self._evaluate(finite.points).unsqueeze(0), finite.log_weights
+            self._scores = ExactScores(self._evaluate(finite.points), finite.log_weights)
 
     def _check_place(self) -> None:
         """Refuses statistics whose sums depend on the place of a row. Public: no weight that was fitted enters."""
@@ -165,8 +236,8 @@ class BaseScores:
     def _plan_cells(self) -> tuple[int, int]:
         """How many dimensions of the unit cube are cut, and into how many parts each.
 
-        None, unless quasi-random and fresh draws both tell the points that they were inverted from: the control variate
-        must have the same cells on both.
+        None, unless quasi-random and fresh draws both come with the points that they were inverted from: the control
+        variate must have the same cells on both.
         """
         with seeded(0):
             _, quasi = quasi_draws_with_points(self._base, 2)
@@ -174,17 +245,17 @@ class BaseScores:
         if quasi is None or fresh is None:
             return 0, 1
         num_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
-        # A little above the root, lest rounding takes 128 for 127.
+        # A little above the root, so that rounding does not take 128 for 127.
         return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
 
-    def calibrate(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
-        """Returns the density whose tilt is the score, placed in public bounds by :meth:`place`.
+    def density(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
+        """Returns the density whose tilt is the score, placed in public bounds by :meth:`calibrate`.
 
         Args:
-            bounds: as for :meth:`place`.
-            certificate: as for :meth:`place`.
+            bounds: as for :meth:`calibrate`.
+            certificate: as for :meth:`calibrate`.
         """
-        placement = self.place(bounds, certificate)
+        placement = self.calibrate(bounds, certificate)
         return MollifiedExpFamily(
             self._prepared,
             self._tilt.statistics,
@@ -196,114 +267,85 @@ class BaseScores:
             certificate=certificate,
         )
 
-    def place(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
+    def calibrate(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
         The log-normaliser of the projection is 0 up to Monte Carlo error; draws are added until that error is small
         compared with the tolerance. Should the certificate fail, the draws it was tried on help to find
         a better shift, which is tried on new ones; each attempt has half of delta. Should that fail too, the tilt is
-        shrunk by
-        :math:`\lambda = \min(-lo, hi)/R`: then :math:`f` and :math:`\phi` lie in :math:`[\lambda lo, \lambda hi]`, so
-        that :math:`|\log q/q_0| \le \lambda R = \min(-lo, hi)`, which is inside [lo, hi] for certain.
+        shrunk by :math:`\lambda = \min(-lo, hi)/R`, and is inside the set for certain. Proof: docs/proofs.md,
+        *Calibration: the fallback*.
 
         Args:
             bounds: public interval [lo, hi] of the tilt, with ``low < 0 < high``.
             certificate: what is to be proved; ``None`` for the a-priori guarantee, with the shift that gains most then
                 (:func:`~pyro_mbde.calibration.projection.project_a_priori`).
         """
+        scores = self._scores
         if certificate is None:
-            shift = project_a_priori(self._quasi.flatten(), self._weights(), bounds)
-            return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
-        with tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress) as self._bar:
-            try:
-                return self._place_certified(bounds, certificate)
-            finally:
-                self._bar = tqdm(disable=True)  # one that shows cannot be pickled
+            shift = project_a_priori(*scores.weighted(), bounds)
+            return Placement(shift, 1.0, scores.log_normalizer(shift, bounds))
+        if isinstance(scores, ExactScores):
+            shift = project(*scores.weighted(), bounds)
+            holds = _is_exactly_certified(scores, shift, bounds, certificate)
+            shrinkage = 1.0 if holds else _certain_shrinkage(bounds)
+            return Placement(shift, shrinkage, scores.log_normalizer(shift, bounds, shrinkage))
+        with tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress) as bar:
+            return self._calibrate_on_draws(scores, bounds, certificate, bar.update)
 
     def certify_at(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
         """Returns whether the log-normaliser is proved to be near 0 at a given shift, in one attempt."""
-        return self._certify(shift, bounds, certificate, self._new_blocks(_SECOND))
+        if isinstance(self._scores, ExactScores):
+            return _is_exactly_certified(self._scores, shift, bounds, certificate)
+        return self._certify(self._scores, shift, bounds, certificate, self._new_blocks(_SECOND))
 
-    def _place_certified(self, bounds: Bounds, certificate: Certificate) -> Placement:
+    def _calibrate_on_draws(
+        self, scores: SampledScores, bounds: Bounds, certificate: Certificate, on_scored: Callable[[int], object]
+    ) -> Placement:
         # delta is shared out between two attempts: either may be wrong.
-        claim = certificate if self._is_exact else replace(certificate, delta=certificate.delta / 2)
-        shift = self._shift(bounds, certificate)
+        claim = replace(certificate, delta=certificate.delta / 2)
+        scores, shift = self._shift(scores, bounds, certificate, on_scored)
+        # Kept for later calls: more draws where the tolerance asked for them, whatever becomes of the attempts.
+        self._scores = scores
         taken: list[tuple[Tensor, Tensor]] = []
-        if self._certify(shift, bounds, claim, self._first_blocks(taken)):
-            return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
-        if not self._is_exact:
-            # The draws of the first attempt help to find a better shift, for this call alone: what is kept must not
-            # depend on how an attempt came out.
-            kept = self._quasi, self._quasi_cells, self._log_weights
-            try:
-                self._pool(taken, shift, bounds)
-                shift = project(self._quasi.flatten(), self._weights(), bounds)
-                if self._certify(shift, bounds, claim, self._new_blocks(_SECOND)):
-                    return Placement(shift, 1.0, self._log_normalizer(shift, bounds))
-            finally:
-                self._quasi, self._quasi_cells, self._log_weights = kept
+        blocks = _noted(self._new_blocks(_FIRST, on_scored), taken)
+        if self._certify(scores, shift, bounds, claim, blocks):
+            return Placement(shift, 1.0, scores.log_normalizer(shift, bounds))
+        # The draws of the first attempt help to find a better shift, for this call alone.
+        fresh = SampledScores.of_draws(*(torch.cat(parts) for parts in zip(*taken, strict=True)))
+        pooled = scores.pooled(fresh, shift, bounds)
+        shift = project(*pooled.weighted(), bounds)
+        if self._certify(pooled, shift, bounds, claim, self._new_blocks(_SECOND, on_scored)):
+            return Placement(shift, 1.0, pooled.log_normalizer(shift, bounds))
         shrinkage = _certain_shrinkage(bounds)
-        return Placement(shift, shrinkage, self._log_normalizer(shift, bounds, shrinkage))
+        return Placement(shift, shrinkage, scores.log_normalizer(shift, bounds, shrinkage))
 
-    def _pool(self, blocks: list[tuple[Tensor, Tensor]], shift: float, bounds: Bounds) -> None:
-        """Adds the fresh draws of the first attempt to the quasi-random ones, weighted by how well each set knows phi.
-
-        Inverse variances: quasi-random draws know phi better than many times as many fresh ones, which would only blur
-        the shift. An error that the scatter of the quasi-random draws does not show, as of a region that they
-        miss, shows where the two sets are further apart than chance puts them: the square of that is then, on average,
-        the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
-        """
-        fresh, fresh_cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True))
-        by_quasi = self._log_normalizer(shift, bounds)
-        by_fresh = replicated_log_normalizer(clip_score(fresh, shift, bounds), bounds)
-        quasi_variance, fresh_variance = by_quasi.standard_error**2, by_fresh.standard_error**2
-        squared_distance = (by_quasi.value - by_fresh.value) ** 2
-        if squared_distance > _TOO_FAR_APART**2 * (quasi_variance + fresh_variance):
-            quasi_variance = squared_distance - fresh_variance
-        num_quasi, num_fresh = self._quasi.shape[1], fresh.shape[1]
-        total = quasi_variance + fresh_variance
-        quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
-        self._log_weights = torch.cat(
-            [
-                torch.full((size,), share * (num_quasi + num_fresh) / size, dtype=torch.float64)
-                for size, share in ((num_quasi, quasi_share), (num_fresh, 1 - quasi_share))
-            ]
-        ).log()
-        self._quasi = torch.cat([self._quasi, fresh], 1)
-        self._quasi_cells = torch.cat([self._quasi_cells, fresh_cells], 1)
-
-    def _shift(self, bounds: Bounds, certificate: Certificate) -> float:
-        """The shift of the projection, on as many quasi-random draws as the tolerance asks for."""
+    def _shift(
+        self,
+        scores: SampledScores,
+        bounds: Bounds,
+        certificate: Certificate,
+        on_scored: Callable[[int], object] = lambda count: None,
+    ) -> tuple[SampledScores, float]:
+        """The shift of the projection, on as many quasi-random draws as the tolerance asks for; and these."""
         while True:
-            shift = project(self._quasi.flatten(), self._weights(), bounds)
-            error = self._log_normalizer(shift, bounds).standard_error
-            if error <= _CLOSE_ENOUGH * certificate.tolerance or self._quasi.numel() >= _MAX_QUASI_DRAWS:
-                return shift
-            self._add_quasi_draws()
+            shift = project(*scores.weighted(), bounds)
+            error = scores.log_normalizer(shift, bounds).standard_error
+            if error <= _CLOSE_ENOUGH * certificate.tolerance or scores.scores.numel() >= _MAX_QUASI_DRAWS:
+                return scores, shift
+            held = scores.scores.shape[1]
+            scores = scores.joined(self._quasi_draws(held, held, on_scored))
 
-    def _weights(self) -> Tensor:
-        return self._log_weights.expand_as(self._quasi).flatten()
-
-    def _log_normalizer(self, shift: float, bounds: Bounds, shrinkage: float = 1.0) -> LogNormalizer:
-        tilts = shrinkage * clip_score(self._quasi, shift, bounds)
-        if not self._is_exact:
-            # The weights are 1 on average over a replicate.
-            return replicated_log_normalizer(tilts + self._log_weights, bounds)
-        value = torch.logsumexp(tilts.squeeze(0) + self._log_weights, 0)
-        return LogNormalizer(bounds.clamp(float(value)))
-
-    def _add_quasi_draws(self) -> None:
-        """Doubles the quasi-random draws of each replicate, from a first few thousand."""
-        held = self._quasi.shape[1]
-        size = held or _FIRST_QUASI_DRAWS // NUM_REPLICATES
-        with seeded(self._seed + held):
+    def _quasi_draws(
+        self, num_held: int, size: int, on_scored: Callable[[int], object] = lambda count: None
+    ) -> SampledScores:
+        """Scores of ``size`` quasi-random draws in each replicate, to follow those that are held."""
+        with seeded(self._seed + num_held):
             draws, points = zip(
                 *(quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)), strict=True
             )
-        scores = self._evaluate(torch.cat(draws))
-        cells = torch.cat([self._cells(replicate, size) for replicate in points])
-        self._quasi = torch.cat([self._quasi, scores.reshape(NUM_REPLICATES, size)], 1)
-        self._quasi_cells = torch.cat([self._quasi_cells, cells.reshape(NUM_REPLICATES, size)], 1)
+        scores = self._evaluate(torch.cat(draws), on_scored)
+        return SampledScores.of_draws(scores, torch.cat([self._cells(replicate, size) for replicate in points]))
 
     def _cells(self, points: Tensor | None, num_draws: int) -> Tensor:
         """Indices of the equal cells of the unit cube that points are in; 0 where there are no cells."""
@@ -314,68 +356,69 @@ class BaseScores:
         return (indices * per_dim ** torch.arange(num_dims)).sum(1).int()
 
     def _certify(
-        self, shift: float, bounds: Bounds, certificate: Certificate, blocks: Iterator[tuple[Tensor, Tensor]]
+        self,
+        scores: SampledScores,
+        shift: float,
+        bounds: Bounds,
+        certificate: Certificate,
+        blocks: Iterator[tuple[Tensor, Tensor]],
     ) -> bool:
-        r"""Whether :math:`|\phi|` is proved to be at most the tolerance: exactly, or on fresh draws.
+        r"""Whether :math:`|\phi|` is proved on fresh draws to be at most the tolerance.
 
         What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
-        from, g the average of :math:`e^f` over the quasi-random draws in a cell, and :math:`\bar g` the average of g
-        over all cells. Each cell is as likely as another, so :math:`E\,g(k) = \bar g` and :math:`E\,Y = e^\phi`
-        whatever g is; the quasi-random draws, which g is computed from, are independent of the fresh ones. Where g is
-        close to
-        :math:`e^f` the scatter of Y is a small part of that of :math:`e^f` (control variate).
+        from, g the average of :math:`e^f` over the scored draws in a cell, and :math:`\bar g` the average of g over
+        all cells (control variate). :math:`E\,Y = e^\phi` as long as ``blocks`` are independent of ``scores``. Proof:
+        docs/proofs.md, *Calibration: the control variate*.
         """
-        if self._is_exact:
-            return abs(self._log_normalizer(shift, bounds).value) <= certificate.tolerance - ROUNDING_RESERVE
-        tilted = clip_score(self._quasi, shift, bounds).exp().flatten()
-        cells = self._quasi_cells.flatten()
+        tilted = clip_score(scores.scores, shift, bounds).exp().flatten()
+        cells = scores.cells.flatten()
         counts = torch.bincount(cells, minlength=self._num_cells)
         control = torch.bincount(cells, tilted, minlength=self._num_cells) / counts.clamp(min=1)
         control[counts == 0] = 1.0
-        # Where only a rare large value could prove it wrong, the control variate does harm: it widens the limits.
-        plans = [
-            SampleBounds(math.exp(bounds.low) - largest + mean, math.exp(bounds.high) - smallest + mean, variance)
-            for smallest, largest, mean, variance in (
-                (
-                    float(control.min()),
-                    float(control.max()),
-                    float(control.mean()),
-                    float((tilted - control[cells]).var()),
-                ),
-                (1.0, 1.0, 1.0, float(tilted.var())),
-            )
-        ]
-        use_control = expected_draws(plans[0], certificate) <= expected_draws(plans[1], certificate)
-        if not use_control:
-            control = torch.ones_like(control)
-        copies = (clip_score(scores, shift, bounds).exp() - control[cells] + control.mean() for scores, cells in blocks)
-        return certify(copies, plans[0 if use_control else 1], certificate)
+        least, most, mean = float(control.min()), float(control.max()), float(control.mean())
+        smallest, largest = math.exp(bounds.low), math.exp(bounds.high)
+        limits = SampleBounds(smallest - most + mean, largest - least + mean, float((tilted - control[cells]).var()))
+        plain = SampleBounds(smallest, largest, float(tilted.var()))
+        # Where only a rare large value could prove it wrong, the control variate is worse: it widens the bounds.
+        if expected_draws(plain, certificate) < expected_draws(limits, certificate):
+            control, limits = torch.ones_like(control), plain
+        samples = (clip_score(values, shift, bounds).exp() - control[at] + control.mean() for values, at in blocks)
+        return certify(samples, limits, certificate)
 
-    def _first_blocks(self, taken: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks of a first attempt, noted in ``taken``."""
-        for block in self._new_blocks(_FIRST):
-            taken.append(block)
-            yield block
+    def _new_blocks(
+        self, num_draws: int, on_scored: Callable[[int], object] = lambda count: None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self._new_block(on_scored) for _ in range(num_draws // _BLOCK_SIZE))
 
-    def _new_blocks(self, num_draws: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return (self._new_block() for _ in range(num_draws // _BLOCK_SIZE))
-
-    def _new_block(self) -> tuple[Tensor, Tensor]:
+    def _new_block(self, on_scored: Callable[[int], object] = lambda count: None) -> tuple[Tensor, Tensor]:
         """Scores and cells of fresh draws of the base."""
         with system_generator():
             draws, points = self._source.propose_with_points(_BLOCK_SIZE)
-        return self._evaluate(draws), self._cells(points, _BLOCK_SIZE)
+        return self._evaluate(draws, on_scored), self._cells(points, _BLOCK_SIZE)
 
     def _score(self, values: Tensor) -> Tensor:
         return self._tilt.score(as_features(values, self._base, self._dtype))
 
-    def _evaluate(self, values: Tensor) -> Tensor:
+    def _evaluate(self, values: Tensor, on_scored: Callable[[int], object] = lambda count: None) -> Tensor:
         """Scores, to the bits that rows will be accepted by."""
         scores = []
         for part in torch.split(values, _NOTICED):
             scores.append(score_rows(self._score, part))
-            self._bar.update(len(part))
+            on_scored(len(part))
         return torch.cat(scores)
+
+
+def _noted(
+    blocks: Iterator[tuple[Tensor, Tensor]], taken: list[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The blocks, each appended to ``taken`` as it is made."""
+    for block in blocks:
+        taken.append(block)
+        yield block
+
+
+def _is_exactly_certified(scores: ExactScores, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
+    return abs(scores.log_normalizer(shift, bounds).value) <= certificate.tolerance - ROUNDING_RESERVE
 
 
 def _certain_shrinkage(bounds: Bounds) -> float:
@@ -390,7 +433,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
     one. Offset, bounds, tolerance and delta stay; the proof takes fresh draws of the base.
 
     Privacy:
-        The result is another density for a ledger, with a delta of its own: rows drawn before rest on the old
+        The result is another density for a ledger, with its own delta: rows drawn before rest on the old
         certificate, rows drawn after on the new one. Whether a proof is found depends on the table, so that an error is
         for its owner alone; trying again after one would add another delta.
 
@@ -399,7 +442,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         progress: whether to show a progress bar when it takes more than a second.
 
     Returns:
-        The density with the calibrated guarantee and a fingerprint of its own.
+        The density with the calibrated guarantee and its own fingerprint.
 
     Raises:
         TypeError: q is of another kind.
@@ -426,9 +469,9 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         raise ValueError(argument_error("q", "have a certificate that draws can prove", certificate, remedy))
     with single_thread(), with_gradients():
         statistics = aligned(q.statistics)
-        scores = BaseScores(q.base, statistics, q.natural_params, progress=progress)
+        calibrator = Calibrator(q.base, statistics, q.natural_params, progress=progress)
         certain = q.shrinkage <= _certain_shrinkage(q.bounds)
-        if not certain and not (q.shrinkage == 1 and scores.certify_at(q.offset, q.bounds, certificate)):
+        if not certain and not (q.shrinkage == 1 and calibrator.certify_at(q.offset, q.bounds, certificate)):
             raise ValueError(
                 f"No proof was found that |phi| is at most {certificate.tolerance:g} here. Fit the density again, or "
                 f"use it at its a-priori epsilon. (For its owner alone.)"

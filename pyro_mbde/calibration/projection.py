@@ -22,12 +22,9 @@ def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
         \log \frac{q}{q_0} = \mathrm{clip}\Bigl(\log \frac{p}{q_0} - s,\, lo,\, hi\Bigr), \qquad
         s \text{ such that } \phi(s) = \log E_{Q_0}\, e^{\mathrm{clip}(\log p/q_0 - s,\, lo,\, hi)} = 0 .
 
-    Proof: write :math:`u = q/q_0 \in [e^{lo}, e^{hi}]` with :math:`E_{Q_0} u = 1`. The objective
-    :math:`E_{Q_0}[(p/q_0) \log u]` is concave; its Lagrangian :math:`(p/q_0) \log u - \lambda u` is maximised point by
-    point, at :math:`u = (p/q_0)/\lambda` where that is in the interval and at the nearer end elsewhere:
-    :math:`s = \log \lambda` for :math:`\lambda > 0`. As s rises, :math:`\phi(s)` falls, continuously and for a finite
-    log-ratio from hi to lo: it has a root, which is found by bisection. (With much mass at infinities or NaN it may
-    have none; the end of the search that is nearer is returned then, and no certificate will be given for it.)
+    Proof: docs/proofs.md, *The KL projection*. :math:`\phi(s)` falls as s rises, and its root is found by bisection.
+    (With much mass at infinities or NaN it may have none; the nearer end of the search is returned then, and no
+    certificate will be given for it.)
 
     Args:
         log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``. What is infinite or NaN is clipped as by
@@ -75,10 +72,9 @@ def project_a_priori(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> 
     r"""Returns the shift of the best density with an a-priori guarantee.
 
     There the tilt alone is bounded, and where the interval lies changes nothing, since a constant added to the tilt
-    does not. The gain :math:`E_P[f] - \log E_{Q_0} e^f` is concave in f; where f is inside the interval its derivative
-    vanishes: :math:`p = q_0 e^{f - \phi}`. So :math:`f = \mathrm{clip}(\log p/q_0 - s, lo, hi)` with
-    :math:`s = -\phi(s)`. As :math:`\phi` falls no faster than s grows, a root
-    is found by bisection; where nothing is clipped there are many, all of which give the same density.
+    does not. The tilt that gains most is :math:`f = \mathrm{clip}(\log p/q_0 - s, lo, hi)` with :math:`s = -\phi(s)`.
+    Where nothing is clipped there are many such s, all of which give the same density. Proof: docs/proofs.md, *The
+    a-priori projection*.
 
     Args:
         log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; may be infinite.

@@ -57,7 +57,7 @@ class ClosedUniform(dist.Uniform):
 class PreparedBase:
     """A base with what is derived from it, each computed once.
 
-    Build it with :func:`prepare`, which checks the base and takes a copy that nobody else changes; :meth:`of` derives
+    Build it with :func:`prepare`, which checks the base and copies it; :meth:`of` derives
     the same from a base that has been prepared before.
 
     Attributes:
@@ -95,7 +95,7 @@ class PreparedBase:
 
     @cached_property
     def wide(self) -> Distribution | None:
-        """The base in float64, or None where it cannot be taken apart."""
+        """The base in float64, or None where it cannot be described."""
         try:
             return convert_base(self.distribution, dtype=torch.float64, draws=self.draws)
         except UnknownDistributionError:
@@ -115,7 +115,7 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
     """Checks a base and returns it as the densities here use it: a copy, boxes closed, its own argument checks off.
 
     The checks are off because the density checks values against the base's support itself, once, in a form that
-    ``torch.vmap`` can trace. A distribution that cannot be taken apart (see :func:`pyro_mbde.serialization.encode`) is
+    ``torch.vmap`` can trace. A distribution that cannot be described (see :func:`pyro_mbde.serialization.encode`) is
     used as it is. A base that is prepared already is copied without another check.
 
     Args:
@@ -271,10 +271,10 @@ def convert_base(
 
 
 def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
-    """Notes on a base which table its rows are of, so that whoever has a density over it can bring them back.
+    """Notes on a base which table its rows are of, so that rows of a density over it can be brought back.
 
     Args:
-        base: which its copies take the note along from; it is no part of the distribution, nor of a fingerprint.
+        base: which its copies take the note along from; it is not a part of the distribution or of a fingerprint.
         schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
     """
     if schema is not None:
@@ -315,7 +315,7 @@ def support_of(base: Distribution) -> Any:
     """Returns the support of a distribution, a torch constraint; of a mixture, the one that its components share.
 
     PyTorch wraps a mixture's support in a constraint that it has no bijection for, so that neither a Markov chain nor a
-    guide could use it. Components whose supports have bounds of their own keep the wrapped one.
+    guide could use it. A mixture whose components have bounds that differ keeps the wrapped one.
     """
     support: Any = base.support
     inner = getattr(support, "base_constraint", None)

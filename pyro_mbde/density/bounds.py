@@ -55,10 +55,6 @@ def paper_natural_params(epsilon: float, num_rounds: int) -> Tensor:
     Returns:
         Tensor of shape ``(num_rounds,)``, float64, in [0, 1]; 0 only where a power is below the smallest double.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Algorithm 1 and the lemma
         that sums theta_t.
@@ -92,10 +88,6 @@ def spending_natural_params(epsilon: float, num_rounds: int) -> Tensor:
     Returns:
         Tensor of shape ``(num_rounds,)``, float64, in [0, 1]; :func:`a_priori_guarantee` of its :func:`tilt_bounds` is
         at most epsilon.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> params = spending_natural_params(epsilon=5.0, num_rounds=3)
@@ -154,17 +146,14 @@ def tilt_bounds(natural_params: Tensor) -> Bounds:
 def a_priori_guarantee(bounds: Bounds) -> Guarantee:
     r"""Returns the guarantee of a draw from any density whose tilt stays in public bounds.
 
-    Let :math:`q = q_0 e^{f - \phi}` and :math:`q' = q_0 e^{f' - \phi'}` be fitted to any two tables, with
-    :math:`f, f' \in [lo, hi]` and :math:`R = hi - lo`. As :math:`\phi = \log E_{Q_0} e^f` is the logarithm of an
-    average of values of :math:`e^f`, :math:`\phi \in [lo, hi]` as well, and the same holds for :math:`\phi'`. So
+    For the densities q, q' fitted to any two tables, with tilts in an interval of width R,
 
     .. math::
-        \log \frac{q(x)}{q'(x)} = (f(x) - f'(x)) + (\phi' - \phi) \le R + R = 2R ,
+        \left|\log \frac{q(x)}{q'(x)}\right| \le 2R ,
 
-    and a draw is :math:`2R`-integrally private (the lemma on mollifiers), with delta 0. For one pair of tables
-    :math:`\phi' - \phi` is a constant, so over x the log-ratio ranges over at most :math:`2R`. Against the base,
-    :math:`|\log q/q_0| \le R`: with
-    :math:`R = \epsilon/2` this is the paper's set :math:`\mathcal{M}_\epsilon`.
+    and for one pair of tables the log-ratio ranges over at most 2R, with delta 0. Proof: docs/proofs.md, *Bounds: the
+    a-priori guarantee*. Against the base, :math:`|\log q/q_0| \le R`: with :math:`R = \epsilon/2` this is the paper's
+    set :math:`\mathcal{M}_\epsilon`.
 
     Args:
         bounds: public interval of the tilt, ``low <= 0 <= high``, in nats.
@@ -202,18 +191,13 @@ class Certificate:
 
     for the density that is handed on, whatever the table, except with probability delta over the randomness of
     certification (:func:`~pyro_mbde.calibration.certificate.certify`). As :math:`\log q/q_0 = f - \phi`, it is enough
-    that
-    :math:`|\phi| \le \eta`.
+    that :math:`|\phi| \le \eta`.
 
     Both numbers are public: they follow from epsilon, skew and delta.
 
     Args:
         tolerance: eta, in nats; at least 0.
         delta: probability that the certificate is wrong, in [0, 1); 0 where phi is summed exactly.
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> Certificate(tolerance=0.002, delta=1e-9)
@@ -232,14 +216,13 @@ class Certificate:
 def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
     r"""Returns the guarantee of a draw from a density whose log-normaliser is certified to be near 0.
 
-    Under the certificates of both tables' densities, :math:`\log q/q_0` and :math:`\log q'/q_0` lie in
-    :math:`[lo - \eta, hi + \eta]`, an interval of width :math:`R + 2\eta`. So
+    Under the certificates of both tables' densities
 
     .. math::
         \left|\log \frac{q(x)}{q'(x)}\right| \le R + 2\eta ,
 
-    where the a-priori guarantee has 2R: the same epsilon buys almost twice the width. The normalisers are constants, so
-    over x the log-ratio ranges over what :math:`f - f'` does, at most 2R, certificate or not.
+    where the a-priori guarantee has 2R: the same epsilon buys almost twice the width. The log-ratio ranges over at most
+    2R, certificate or not. Proof: docs/proofs.md, *Bounds: the calibrated guarantee*.
 
     Args:
         bounds: public interval [lo, hi] of the tilt, ``low <= 0 <= high``, in nats.
@@ -279,10 +262,6 @@ def skewed_bounds(width: float, skew: float) -> Bounds:
     Args:
         width: R, in nats; finite and at least 0.
         skew: in (0, 1).
-
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> skewed_bounds(1.0, skew=0.25)

@@ -75,7 +75,6 @@ class MollifiedExpFamily(TiltedMoments):
         validate_args: whether ``log_prob`` raises for values outside the support; defaults to Pyro's global setting.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: a shape does not fit, or a number is not finite.
 
     References:
@@ -172,7 +171,6 @@ class MollifiedExpFamily(TiltedMoments):
             The density, with the standard error of its log-normaliser.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
             ValueError: a shape does not fit, or a number is out of its range.
         """
         prepared = prepare(base)
@@ -277,13 +275,12 @@ class MollifiedExpFamily(TiltedMoments):
         to another device or expanded keeps it. Every other one has another, also if it was fitted in the same way.
 
         Privacy:
-            Tells nothing to whoever does not hold the density: 128 random bits that are made with it enter, so no guess
-            can be checked, and two fits never share one, whatever they came out as. With the density's file, which is
-            private, it tells that this is the one. It belongs in the owner's ledger, on no card.
+            Says nothing to anyone who does not hold the density: 128 random bits that are made with it enter, so no
+            guess can be checked, and two fits never share one. With the density's file, which is private, it identifies
+            the density. It belongs in the owner's ledger, not on a card.
 
         Raises:
-            TypeError: the statistics are no class of this library's, or the base cannot be taken apart. What cannot be
-                written down cannot be told from other densities.
+            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         return self._parts().fingerprint()
 
@@ -441,8 +438,6 @@ class MollifiedExpFamily(TiltedMoments):
         Raises:
             EnvelopeError: the tilt is above its bound; cannot happen, and is checked.
             RuntimeError: ``max_proposals`` were used up.
-            TypeError: an argument is of the wrong kind.
-            ValueError: an argument is out of its range.
         """
         return rejection_sample(
             self._source if source is None else source,
@@ -491,7 +486,7 @@ class MollifiedExpFamily(TiltedMoments):
             target: a device, or ``torch.float32`` or ``torch.float64``.
 
         Raises:
-            TypeError: ``target`` is neither, or the base cannot be taken apart.
+            TypeError: ``target`` is neither, or the base cannot be described.
         """
         new = self._assemble(self._parts().to(target))
         new._validate_args = self._validate_args
@@ -508,7 +503,7 @@ class MollifiedExpFamily(TiltedMoments):
             path: where to; replaced only once all is written.
 
         Raises:
-            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         self._parts().write(path)
 
@@ -583,14 +578,14 @@ class MollifiedExpFamily(TiltedMoments):
 
 
 def check_density(q: Any, remedy: str = "Pass the density before it is expanded.") -> None:
-    """Raises if ``q`` is no fitted density, or has a batch shape.
+    """Raises if ``q`` is not a fitted density, or has a batch shape.
 
     Args:
         q: what a caller passed as the density.
         remedy: what to do where it has a batch shape.
 
     Raises:
-        TypeError: ``q`` is no :class:`MollifiedExpFamily`.
+        TypeError: ``q`` is not a :class:`MollifiedExpFamily`.
         ValueError: it has a batch shape.
     """
     if not isinstance(q, MollifiedExpFamily):

@@ -31,7 +31,6 @@ class LogNormalizer:
             of what the draws met: a region too rare for any of them is in neither number.
 
     Raises:
-        TypeError: an argument is not a number.
         ValueError: an argument is not finite, or the standard error is negative.
 
     Example:

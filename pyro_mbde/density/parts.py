@@ -43,7 +43,7 @@ class DensityParts(NamedTuple):
         certificate: what has been proved of phi, or None.
         certified_on: for what arithmetic, or None.
         batch_shape: shape it is expanded to.
-        salt: 128 random bits in hexadecimal digits, made afresh for each fitted density.
+        salt: 128 random bits in hexadecimal digits, made for each fitted density.
     """
 
     base: Distribution
@@ -65,7 +65,7 @@ class DensityParts(NamedTuple):
             target: a device, or ``torch.float32`` or ``torch.float64``.
 
         Raises:
-            TypeError: ``target`` is neither, or the base cannot be taken apart.
+            TypeError: ``target`` is neither, or the base cannot be described.
         """
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise TypeError(argument_error("target", "be a device, torch.float32 or torch.float64", target))
@@ -86,7 +86,7 @@ class DensityParts(NamedTuple):
             extra: plain values to write beside the parts, under keys of their own; :meth:`read` passes them over.
 
         Raises:
-            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         warn_beside_card(path, "A saved density", stacklevel=4)
         certified_on = None if self.certified_on is None else self.certified_on._asdict()
@@ -98,7 +98,7 @@ class DensityParts(NamedTuple):
         """Returns the SHA-256 of the salt and all that makes the density, its batch shape apart, in hexadecimal digits.
 
         Raises:
-            TypeError: the statistics are no class of this library's, or the base cannot be taken apart.
+            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         content = self._replace(batch_shape=torch.Size())._content()
         return canonical_digest({"format": FILE_FORMAT, "version": _FINGERPRINT_VERSION, **content})

@@ -92,17 +92,10 @@ def rejection_sample(
 ) -> RejectionDraws:
     r"""Draws exactly from the density proportional to :math:`q_0 e^f`.
 
-    Proposes :math:`x \sim Q_0` and accepts with probability :math:`e^{f(x) - hi} \le 1`. An accepted proposal then has
-    density proportional to :math:`q_0(x) e^{f(x) - hi}`, that is :math:`q`: no bias, no burn-in. The number of
-    proposals a draw is geometric with mean :math:`e^{hi - \phi} \le e^R`. The envelope is a theorem, since :math:`f
-    \le hi` for every table; a tilt that breaks it raises.
-
-    In floating point: :math:`f - hi` is rounded by at most :math:`R\, 2^{-53}`, its exponential by at most
-    :math:`2^{-52}` relative, and a proposal is accepted where u is below it, u one of the :math:`2^{53}` multiples of
-    :math:`2^{-53}` in [0, 1), which rounds the probability up by at most :math:`2^{-53} \le 2^{-53} e^R` relative. So
-    the logarithm of an acceptance probability is off by less than :math:`a = 2^{-53}(e^R + R + 2)`, that of the law
-    (with its normaliser) by less than 2a, and the log-ratio of two tables' laws by less than 4a: below
-    :math:`10^{-14}` at R = 2.5.
+    Proposes :math:`x \sim Q_0` and accepts with probability :math:`e^{f(x) - hi} \le 1`: no bias, no burn-in. The
+    number of proposals a draw is geometric with mean :math:`e^{hi - \phi} \le e^R`. A tilt above hi raises. Rounding
+    moves the log-ratio of two tables' laws by less than :math:`2^{-51}(e^R + R + 2)`: below :math:`10^{-14}` at
+    R = 2.5. Proof: docs/proofs.md, *Rejection: the law in floating point*.
 
     Privacy:
         The draws are covered by the density's guarantee. The number of proposals, and so the time taken and whether
@@ -124,8 +117,6 @@ def rejection_sample(
     Raises:
         EnvelopeError: the tilt is above its upper bound, or NaN.
         RuntimeError: ``max_proposals`` were used up.
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         von Neumann. Various techniques used in connection with random digits. 1951.

@@ -55,7 +55,7 @@ def score_rows(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         for start in range(0, len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
             padding = chunk[:1].expand(CHUNK_ROWS - len(chunk), *chunk.shape[1:])
-            # A copy: contiguous, aligned, and nobody else's to change.
+            # A copy: contiguous, aligned, and not shared.
             scores[start : start + CHUNK_ROWS] = score(torch.cat([chunk, padding]))[: len(chunk)]
     return scores
 

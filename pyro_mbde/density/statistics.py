@@ -47,7 +47,7 @@ _LOG_2_BELOW = {dtype: log_2_below(dtype) for dtype in (torch.float16, torch.bfl
 
 
 def check_scales(name: str, value: Any) -> tuple[float, float]:
-    """Returns ``value`` as a pair of floats, or raises if it is no pair of positive numbers in rising order."""
+    """Returns ``value`` as a pair of floats, or raises if it is not a pair of positive numbers in rising order."""
     if not isinstance(value, Sequence):
         raise TypeError(argument_error(name, "be a pair of numbers, smallest and largest", value))
     if len(value) != 2:
@@ -98,7 +98,7 @@ class BoundedClassifiers(nn.Module):
     sees :math:`\sin(\omega_j^\top x), \cos(\omega_j^\top x)` with fixed random frequencies, which lets a small network
     resolve structure much finer than the spread (random Fourier features). Each is
     :math:`\omega_j = \sigma_j g_j` with g standard normal and :math:`\sigma_j` log-uniform over ``frequency_scale``, so
-    that structure of every size in that range meets frequencies of its own. A share of them runs along single
+    that structure of every size in that range meets matching frequencies. A share of them runs along single
     coordinates, where :math:`g_j` has one entry of deviation :math:`\sqrt d`: stripes across one column of many.
 
     Privacy:
@@ -118,10 +118,6 @@ class BoundedClassifiers(nn.Module):
 
     Shape:
         Input ``(..., d)``, output ``(..., T)`` in [-log 2, log 2].
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5 (architecture).
@@ -332,10 +328,6 @@ class ClippedRatio(nn.Module):
 
     Shape:
         Input ``(..., d)``, output ``(..., 1)``, float64 in [-log 2, log 2], never NaN.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> ClippedRatio(BoundedClassifiers(4, 2))(torch.zeros(5, 2)).shape

@@ -35,7 +35,6 @@ class Tilt:
         device: where theta is kept.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: a shape does not fit, a number is not finite, or an offset has no bounds.
     """
 

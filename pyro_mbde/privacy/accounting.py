@@ -56,15 +56,11 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
 
     The least of the three is returned, :math:`\epsilon_k` at a delta of :math:`\delta_k`. G, which bounds the log-ratio
     of *any* two certified densities, fails with probability :math:`f \le \delta_G`, once for the density. The total is
-    :math:`\epsilon_k` at :math:`\delta_k + \delta_G`. **Proof**, with primes for the other table: for any set S of
-    releases let :math:`p = \Pr[S \mid G]`. Then :math:`p \le e^{\epsilon_k} p' + \delta_k`, and
-
-    .. math::
-        \Pr[S] - e^{\epsilon_k} \Pr[S'] \le (1 - f) p + f - (1 - f') e^{\epsilon_k} p'
-        \le (1 - f) p + f - (1 - f') (p - \delta_k) \le f + (f' - f) p + \delta_k \le \max(f, f') + \delta_k .
+    :math:`\epsilon_k` at :math:`\delta_k + \delta_G`. Proof: docs/proofs.md, *Composition under a certificate that may
+    fail*.
 
     This holds for any density that carries a :class:`~pyro_mbde.privacy.guarantee.Guarantee`: draws of a fitted
-    density, exact posterior draws, last states of fresh chains. k may be fixed as late as one likes, if the total for
+    density, exact posterior draws, last states of fresh chains. k may be fixed at any time, if the total for
     the largest k that was possible is what is counted.
 
     Args:
@@ -77,10 +73,6 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
         The total, :math:`\epsilon_k` at ``delta``, and the rule that gave it. Under pure composition the total's delta
         is the certificate's, however large a delta was allowed, and the epsilons are added up as the decimals that
         they print as.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014. Theorem 3.14 (pure). Bun, Steinke.
@@ -129,10 +121,6 @@ def compose_fits(
 
     Returns:
         The total; of nothing, 0.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
@@ -258,10 +246,6 @@ def epsilon_per_draw(
     Returns:
         The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it. Its
         epsilon is a decimal of at most six digits.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 10_000, 1e-6)

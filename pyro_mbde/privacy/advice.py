@@ -16,7 +16,7 @@ WEAK_EPSILON = 4.0
 #: N(-1, 0.3) and N(1, 0.3).
 LOOKS_LIKE_BASE = 0.1
 
-#: Odds above this are told as a power of ten.
+#: Odds above this are written as a power of ten.
 _LARGEST_ODDS = 1e6
 
 

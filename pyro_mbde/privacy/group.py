@@ -32,10 +32,6 @@ class GroupGuarantee:
         replaced: whether rows are exchanged for others, the number of rows being public; else they are added or left
             out.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     References:
         Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014. Definition 2.4.
 
@@ -77,7 +73,7 @@ class GroupGuarantee:
             This guarantee, where it covers such groups already; else that of the chain.
 
         Raises:
-            TypeError: ``size`` is no whole number.
+            TypeError: ``size`` is not a whole number.
             ValueError: it is below 1; or delta would be 1 or more, which guarantees nothing.
 
         References:
@@ -109,10 +105,6 @@ def record_budget(epsilon: float, delta: float, group_size: int) -> tuple[float,
     Returns:
         Epsilon in nats, and delta; both rounded down, towards more privacy.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     Example:
         >>> record_budget(1.0, 1e-5, 1)
         (1.0, 1e-05)
@@ -138,7 +130,7 @@ def check_group_size(name: str, size: Any) -> int:
         size: the number.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         ValueError: it is not from 1 to 2^53, what a float counts exactly.
     """
     count = check_count(name, size)

@@ -30,10 +30,6 @@ class Guarantee:
         log_ratio_range: largest minus smallest log-ratio over the outcomes, for any one pair of tables, in nats; in
             [0, 2 epsilon]. It is what many draws add up by. ``None`` stands for 2 epsilon, the largest it can be.
 
-    Raises:
-        TypeError: an argument is not a number.
-        ValueError: an argument is out of its range or NaN.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definitions 2 (integral
         privacy) and 3 (mollifiers).

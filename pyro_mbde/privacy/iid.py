@@ -36,27 +36,15 @@ class _Pair(NamedTuple):
 def iid_epsilon(guarantee: Guarantee, num_draws: int, delta: float) -> float:
     r"""Returns the least epsilon that k draws of one fitted density guarantee at a delta, its certificate apart.
 
-    Let q, q' be the densities of two tables, r the range of the guarantee. Their log-ratio lies in [t - r, t] for some
-    t, and in :math:`[-\epsilon, \epsilon]`, so t can be taken in :math:`[\max(0, r - \epsilon), \min(r, \epsilon)]`.
-    Let U, V be laws on two points with log-ratios t and t - r,
+    Let r be the range of the guarantee. The least epsilon at a delta is that of the worst pair of laws on two points
+    with log-ratios t and t - r,
 
     .. math::
-        U = (p, 1 - p), \quad V = (p e^{-t}, 1 - p e^{-t}), \quad p = \frac{1 - e^{t - r}}{1 - e^{-r}} .
+        \delta_k(t) = \sum_{j=0}^{k} \binom{k}{j} p^j (1 - p)^{k - j}
+        \bigl[1 - e^{\epsilon_k - k t + (k - j) r}\bigr]_+ , \qquad p = \frac{1 - e^{t - r}}{1 - e^{-r}} ,
 
-    Any pair with a log-ratio in [t - r, t] is a random function of (U, V): at x, send the first point on with density
-    :math:`q_1(x)`, the second with :math:`q_2(x)`, where :math:`(q_1, q_2)` solves :math:`q = p q_1 + (1 - p) q_2`,
-    :math:`q' = p e^{-t} q_1 + (1 - p e^{-t}) q_2`; both are densities, as the ratio q/q' lies between those of the two
-    points. So k draws of each are a function of k draws of U and of V, and for every set S of outcomes
-
-    .. math::
-        \Pr[S] - e^{\epsilon_k} \Pr[S'] \le \delta_k(t) = \sum_{j=0}^{k} \binom{k}{j} p^j (1 - p)^{k - j}
-        \bigl[1 - e^{\epsilon_k - k t + (k - j) r}\bigr]_+ .
-
-    U and V are themselves such a pair, so the supremum over t is what k draws cost, neither more nor less. Fits that
-    use randomness are mixtures of such pairs, to which the bound extends by convexity. The supremum is bounded, not
-    only searched: p falls with t, so over an interval :math:`[t_1, t_2]` the sum is at most that with
-    :math:`p(t_1)` as probability and :math:`t_2` in the bracket, which grows in j; intervals are halved until the bound
-    is below delta.
+    over t in :math:`[\max(0, r - \epsilon), \min(r, \epsilon)]`. The supremum over t is bounded, not only searched.
+    Proof: docs/proofs.md, *The exact curve of i.i.d. draws*.
 
     Args:
         guarantee: of one draw; its delta is not used.
@@ -65,10 +53,6 @@ def iid_epsilon(guarantee: Guarantee, num_draws: int, delta: float) -> float:
 
     Returns:
         Epsilon in nats, within 0.01 per cent of the least, never below it; at most k times that of one draw.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     References:
         Dong, Durfee, Rogers. Optimal Differential Privacy Composition for Exponential Mechanisms. 2020. Kairouz, Oh,
@@ -186,37 +170,59 @@ def _largest(pair: _Pair, total_epsilon: float) -> float:
 
 
 def _excess(pair: _Pair, total_epsilon: float, lower: Array, upper: Array) -> Array:
-    """The bound on delta_k(t) over intervals, which is its value where both ends are one."""
+    """Upper bounds of delta_k(t) for t from ``lower`` to ``upper``; delta_k(t) itself where these are equal.
+
+    The probability p is that of the lower end, the bracket that of the upper end (docs/proofs.md, *The exact curve of
+    i.i.d. draws*). Summed over the terms j that matter; what is left is bounded.
+    """
     num_draws, _, spread = pair
-    with np.errstate(divide="ignore"):
-        log_p = np.log(np.expm1(lower - spread) / np.expm1(-spread))
-        # 1 - p = (e^(t - r) - e^-r) / (1 - e^-r)
-        log_not_p = lower - spread + np.log(np.expm1(-lower) / math.expm1(-spread))
-    # Least j whose log-ratio k t - (k - j) r exceeds epsilon, at the upper ends.
-    first = np.clip(np.floor((total_epsilon - num_draws * upper) / spread + num_draws) + 1, 0, num_draws + 1)
-    # 8 deviations above the mean, or 5 and 60 terms above the first, little is left, and that is bounded below.
-    p = np.exp(log_p)
-    mean, deviation = num_draws * p, np.sqrt(num_draws * p * -np.expm1(log_p))
-    last = np.minimum(np.ceil(np.maximum(mean + 8 * deviation, first + 5 * deviation) + 60), num_draws)
+    log_p, log_not_p = _log_probabilities(lower, spread)
+    first, last = _summed_terms(pair, total_epsilon, upper, log_p)
     offsets = np.arange(int((last - first).max(initial=-1)) + 1)
     if not len(offsets):
         return np.zeros_like(lower)
-    counts = first[:, None] + offsets
-    missing = num_draws - counts
-    valid = missing >= 0
-    table = _log_factorials(num_draws)
-    places = np.where(valid, counts, 0).astype(np.int64)
-    log_mass = table[num_draws] - table[places] - table[num_draws - places]
-    log_mass += _times(counts, log_p[:, None]) + _times(missing, log_not_p[:, None])
-    share = -np.expm1(np.minimum(total_epsilon - num_draws * upper[:, None] + missing * spread, 0.0))
-    mass = np.where(valid, np.exp(np.minimum(log_mass, 0.0)), 0.0)
-    # Beyond the last column the terms fall at least as fast as they do there.
-    end = counts[:, -1]
-    with np.errstate(over="ignore", invalid="ignore"):
-        ratio = np.where(end < num_draws, (num_draws - end) / (end + 1) * np.exp(log_p - log_not_p), 0.0)
-        rest = np.where(ratio < 1, mass[:, -1] * ratio / (1 - ratio), 1.0)
-    excess: Array = np.minimum((mass * share).sum(1) + rest, 1.0)
+    j = first[:, None] + offsets
+    log_mass = _log_binomial(num_draws, j)
+    log_mass += _times(j, log_p[:, None]) + _times(num_draws - j, log_not_p[:, None])
+    mass = np.where(j <= num_draws, np.exp(np.minimum(log_mass, 0.0)), 0.0)
+    bracket = -np.expm1(np.minimum(total_epsilon - num_draws * upper[:, None] + (num_draws - j) * spread, 0.0))
+    rest = _bound_on_later_terms(num_draws, j[:, -1], mass[:, -1], log_p - log_not_p)
+    excess: Array = np.minimum((mass * bracket).sum(1) + rest, 1.0)
     return excess
+
+
+def _log_probabilities(t: Array, spread: float) -> tuple[Array, Array]:
+    """Logarithms of p = (1 - e^(t - r)) / (1 - e^-r) and of 1 - p = (e^(t - r) - e^-r) / (1 - e^-r)."""
+    with np.errstate(divide="ignore"):
+        log_p = np.log(np.expm1(t - spread) / np.expm1(-spread))
+        return log_p, t - spread + np.log(np.expm1(-t) / math.expm1(-spread))
+
+
+def _summed_terms(pair: _Pair, total_epsilon: float, upper: Array, log_p: Array) -> tuple[Array, Array]:
+    """The first and the last j to sum: 8 deviations above the mean, or 5 and 60 terms above the first."""
+    num_draws, _, spread = pair
+    # The least j whose log-ratio k t - (k - j) r is above epsilon: the bracket is positive from there on.
+    first = np.clip(np.floor((total_epsilon - num_draws * upper) / spread + num_draws) + 1, 0, num_draws + 1)
+    mean = num_draws * np.exp(log_p)
+    deviation = np.sqrt(mean * -np.expm1(log_p))
+    last = np.minimum(np.ceil(np.maximum(mean + 8 * deviation, first + 5 * deviation) + 60), num_draws)
+    return first, last
+
+
+def _bound_on_later_terms(num_draws: int, j: Array, mass: Array, log_odds: Array) -> Array:
+    """A bound on all binomial terms after j, whose own is ``mass``: they fall at least as fast as they do there."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = np.where(j < num_draws, (num_draws - j) / (j + 1) * np.exp(log_odds), 0.0)
+        bound: Array = np.where(ratio < 1, mass * ratio / (1 - ratio), 1.0)
+    return bound
+
+
+def _log_binomial(num_draws: int, j: Array) -> Array:
+    """Logarithms of k over j; those of j = 0 where j is above k."""
+    table = _log_factorials(num_draws)
+    places = np.where(j <= num_draws, j, 0).astype(np.int64)
+    log_binomial: Array = table[num_draws] - table[places] - table[num_draws - places]
+    return log_binomial
 
 
 def _times(count: Array, log_value: Array) -> Array:

@@ -30,10 +30,6 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     Returns:
         Epsilon in nats, at least 0.
 
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
-
     References:
         Canonne, Kamath, Steinke. The Discrete Gaussian for Differential Privacy. 2020. Proposition 12.
 
@@ -70,10 +66,6 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
     Returns:
         rho, at least 0.
-
-    Raises:
-        TypeError: an argument is of the wrong kind.
-        ValueError: an argument is out of its range.
 
     Example:
         >>> rho = zcdp_rho(1.0, 1e-5)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
-from pyro_mbde.calibration.placement import BaseScores, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator, plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
@@ -154,7 +154,7 @@ class LogRatio:
         # A frozen copy: cached scores depend on it.
         self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
         natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
-        self._scores = BaseScores(self._prepared, ClippedRatio(self._networks), natural_params, progress=progress)
+        self._calibrator = Calibrator(self._prepared, ClippedRatio(self._networks), natural_params, progress=progress)
 
     @property
     def base(self) -> Distribution:
@@ -180,7 +180,7 @@ class LogRatio:
         such that its log-normaliser is 0. That is certified on fresh draws of the base
         (:func:`~pyro_mbde.calibration.certificate.certify`), so that the guarantee is :math:`R + 2\eta = \epsilon` in
         place of 2R. Should the certificate fail, the tilt is shrunk until it needs none
-        (:meth:`~pyro_mbde.calibration.placement.BaseScores.calibrate`); no public number tells the two apart.
+        (:meth:`~pyro_mbde.calibration.placement.Calibrator.calibrate`); no public number tells the two apart.
 
         With ``delta=0`` the guarantee is the a-priori one, 2R = epsilon, which holds without exception, and the shift
         is the one that gains most; skew has no effect then. On a finite base the log-normaliser is summed, so
@@ -215,7 +215,7 @@ class LogRatio:
         """
         bounds, certificate = plan_calibration(self._prepared, epsilon, delta, skew)
         with single_thread(), with_gradients():
-            return self._scores.calibrate(bounds, certificate)
+            return self._calibrator.density(bounds, certificate)
 
     def __repr__(self) -> str:
         """Shows that it is not private."""

@@ -21,7 +21,7 @@ from pyro_mbde._checks import (
 )
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.certificate import check_finite_epsilon
-from pyro_mbde.calibration.placement import BaseScores, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator, plan_calibration
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.base import as_features, prepare, quasi_draws
 from pyro_mbde.density.bounds import (
@@ -371,7 +371,7 @@ class MBDE:
             natural_params = reweight(c_p, c_q, natural_params)
         if plan is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=bounds)
-        return BaseScores(self._prepared, statistics, natural_params, progress=self.progress).calibrate(*plan)
+        return Calibrator(self._prepared, statistics, natural_params, progress=self.progress).density(*plan)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

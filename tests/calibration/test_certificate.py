@@ -61,7 +61,7 @@ def test_plan_arguments(arguments: tuple[float, float, float], match: str) -> No
 @pytest.mark.parametrize("name", sorted(SCORES))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_wrong_certificates_are_rare(name: str, sign: int) -> None:
-    """Attack: phi, known by quadrature, is just beyond the tolerance. 600 trials: 5% is 30 +- 5.3."""
+    """Attack on docs/proofs.md, *The certificate*: phi just beyond the tolerance. 5% of 600 is 30 +- 5.3."""
     assert rate_of_wrong_certificates(SCORES[name], 1.0, 0.3, 0.05, 600, sign) <= 0.05 + 4 * 0.0089
 
 

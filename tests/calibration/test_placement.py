@@ -6,6 +6,7 @@ import math
 import pickle
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pyro.distributions as dist
 import pytest
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
-from pyro_mbde.calibration.placement import BaseScores, plan_calibration, recertify
+from pyro_mbde.calibration.placement import Calibrator, plan_calibration, recertify
 from pyro_mbde.density import randomness
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
@@ -37,8 +38,8 @@ class Waves(nn.Module):
         return waves(value).unsqueeze(-1) / RATIO_SCALE
 
 
-def wave_scores(base: torch.distributions.Distribution) -> BaseScores:
-    return BaseScores(base, Waves(), torch.tensor([RATIO_SCALE], dtype=torch.float64))
+def wave_calibrator(base: torch.distributions.Distribution) -> Calibrator:
+    return Calibrator(base, Waves(), torch.tensor([RATIO_SCALE], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) ->
     base = prepare_base(BASES[name]())
     bounds, certificate = plan_calibration(base, 1.0, 1e-9, 0.3)
     assert certificate is not None
-    placement = wave_scores(base).place(bounds, certificate)
+    placement = wave_calibrator(base).calibrate(bounds, certificate)
     assert placement.shrinkage == 1.0
     assert calibrated_guarantee(bounds, certificate).epsilon <= 1.0
     again = estimate_log_normalizer(
@@ -72,8 +73,8 @@ def test_a_finite_base_needs_no_delta(name: str) -> None:
     bounds, certificate = plan_calibration(base, 1.0, 1e-3, 0.3)
     assert certificate is not None
     assert certificate.delta == 0
-    scores = wave_scores(base)
-    placement = scores.place(bounds, certificate)
+    calibrator = wave_calibrator(base)
+    placement = calibrator.calibrate(bounds, certificate)
     assert abs(placement.log_normalizer.value) <= certificate.tolerance
     assert placement.log_normalizer.standard_error == 0
 
@@ -84,7 +85,7 @@ def test_no_certificate_where_none_is_of_use(epsilon: float, delta: float) -> No
     bounds, certificate = plan_calibration(base, epsilon, delta, 0.3)
     assert certificate is None
     assert bounds.width == epsilon / 2
-    placement = wave_scores(base).place(bounds, certificate)
+    placement = wave_calibrator(base).calibrate(bounds, certificate)
     assert placement.shift == pytest.approx(-placement.log_normalizer.value, abs=1e-9)
 
 
@@ -112,24 +113,24 @@ def test_a_delta_whose_half_underflows() -> None:
 
 
 def test_an_interrupt_leaves_scores_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = wave_scores(prepare_base(normal(2)))
+    calibrator = wave_calibrator(prepare_base(normal(2)))
 
     def interrupt(*arguments: object) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(calibration, "certify", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        scores.place(Bounds(-0.3, 0.7), Certificate(0.1, 1e-6))
-    pickle.dumps(scores)
+        calibrator.calibrate(Bounds(-0.3, 0.7), Certificate(0.1, 1e-6))
+    pickle.dumps(calibrator)
 
 
 def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing is certified, log q/q0 is in [lo, hi] all the same."""
+    """Where nothing is certified, log q/q0 is in [lo, hi] too (docs/proofs.md, *Calibration: the fallback*)."""
     monkeypatch.setattr(calibration, "certify", lambda blocks, *arguments: len(next(blocks)) == 0)
     base = prepare_base(normal(2))
     for skew in (0.1, 0.5, 0.8):
         bounds, certificate = plan_calibration(base, 2.0, 1e-9, skew)
-        placement = wave_scores(base).place(bounds, certificate)
+        placement = wave_calibrator(base).calibrate(bounds, certificate)
         assert placement.shrinkage == pytest.approx(min(skew, 1 - skew), rel=0.02)
         draws = base.sample(torch.Size([20_000]))
         tilt = placement.shrinkage * clip_score(waves(draws), placement.shift, bounds)
@@ -140,9 +141,9 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
-    """Attack: a shift that puts phi just beyond the tolerance, through all of the machinery, at delta = 0.2.
+    """Attack on docs/proofs.md, *Calibration: the control variate*: a shift that puts phi just beyond the tolerance.
 
-    200 trials: 20% is 40 +- 5.7. Every trial has quasi-random draws, cells and fresh draws of its own.
+    200 trials at delta = 0.2: 20% is 40 +- 5.7. Every trial has quasi-random draws, cells and fresh draws of its own.
     """
     base = prepare_base(dist.Normal(0.0, 1.0))
     bounds, claim = Bounds(-0.3, 0.7), Certificate(0.004, 0.2)
@@ -153,8 +154,10 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
         low, high = (shift, high) if phi > -1.0001 * (claim.tolerance - ROUNDING_RESERVE) else (low, shift)
     wrong = 0
     for _ in range(200):
-        scores = wave_scores(base)
-        wrong += scores._certify(low, bounds, claim, scores._new_blocks(4 * calibration._BLOCK_SIZE))
+        calibrator = wave_calibrator(base)
+        wrong += calibrator._certify(
+            calibrator._scores, low, bounds, claim, calibrator._new_blocks(4 * calibration._BLOCK_SIZE)
+        )
     assert wrong / 200 <= 0.2 + 4 * 0.0283
 
 
@@ -168,23 +171,23 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
         seen.append((claim.delta, next(iter(blocks))))
         return len(seen) == 2
 
-    make_block = BaseScores._new_block
+    make_block = Calibrator._new_block
     made: list[Tensor] = []
 
-    def note_block(scores: BaseScores) -> tuple[Tensor, Tensor]:
-        made.append((block := make_block(scores))[0])
+    def note_block(calibrator: Calibrator, *arguments: Any) -> tuple[Tensor, Tensor]:
+        made.append((block := make_block(calibrator, *arguments))[0])
         return block
 
     monkeypatch.setattr(calibration, "certify", refuse)
-    monkeypatch.setattr(BaseScores, "_new_block", note_block)
-    scores = wave_scores(base)
-    kept = scores._quasi.clone()
-    assert scores.place(bounds, certificate).shrinkage == 1.0
+    monkeypatch.setattr(Calibrator, "_new_block", note_block)
+    calibrator = wave_calibrator(base)
+    kept = calibrator._scores.scores.clone()
+    assert calibrator.calibrate(bounds, certificate).shrinkage == 1.0
     assert [delta for delta, _ in seen] == [5e-7, 5e-7]
     assert not torch.equal(seen[0][1], seen[1][1])
     # What later densities rest on does not depend on how this attempt came out.
-    assert torch.equal(scores._quasi, kept)
-    assert scores.place(bounds, certificate).shrinkage == pytest.approx(0.3)
+    assert torch.equal(calibrator._scores.scores, kept)
+    assert calibrator.calibrate(bounds, certificate).shrinkage == pytest.approx(0.3)
     # Certificates share no draws: one is as good as it says also where it was chosen by what rested on another.
     assert len({float(fresh[0]) for fresh in made}) == len(made) == len(seen) == 4
 
@@ -196,7 +199,7 @@ def phi_by_quadrature(shift: float, bounds: Bounds) -> float:
     return math.log(float((weights * clip_score(waves(points), shift, bounds).exp()).sum()))
 
 
-def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: pytest.MonkeyPatch) -> float:
+def shift_of_a_second_attempt(calibrator: Calibrator, bounds: Bounds, monkeypatch: pytest.MonkeyPatch) -> float:
     """Both attempts are made in full, the first fails, and fresh draws follow the seed."""
     outcomes = iter([False, True])
 
@@ -210,7 +213,7 @@ def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: p
     monkeypatch.setattr(calibration, "_SECOND", 0)
     monkeypatch.setattr(calibration, "system_generator", nullcontext)
     monkeypatch.setattr(randomness.SystemSource, "_cube_points", randomness.TorchSource._cube_points)
-    placement = scores.place(bounds, Certificate(0.1, 1e-6))
+    placement = calibrator.calibrate(bounds, Certificate(0.1, 1e-6))
     assert placement.shrinkage == 1.0
     assert abs(placement.log_normalizer.value) < 1e-9
     return placement.shift
@@ -218,29 +221,29 @@ def shift_of_a_second_attempt(scores: BaseScores, bounds: Bounds, monkeypatch: p
 
 def test_fresh_draws_do_not_blur_what_quasi_random_ones_know(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first attempt that fails by bad luck leaves the shift as good as it was: its draws scatter far more."""
-    scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
-    shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
-    fresh = torch.cat([scores._new_block()[0] for _ in range(32)])
+    calibrator, bounds = wave_calibrator(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
+    shift = shift_of_a_second_attempt(calibrator, bounds, monkeypatch)
+    fresh = torch.cat([calibrator._new_block()[0] for _ in range(32)])
     error_of_fresh = float(clip_score(fresh, shift, bounds).exp().std()) / math.sqrt(len(fresh))
     assert abs(phi_by_quadrature(shift, bounds)) < error_of_fresh / 10
 
 
 def test_fresh_draws_mend_what_quasi_random_ones_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: quasi-random draws that agree with each other, but not with the base."""
-    scores, bounds = wave_scores(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
-    scores._quasi = scores._quasi.clamp(max=2.0)
-    before = scores._shift(bounds, Certificate(0.1, 1e-6))
+    calibrator, bounds = wave_calibrator(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
+    calibrator._scores = calibrator._scores._replace(scores=calibrator._scores.scores.clamp(max=2.0))
+    _, before = calibrator._shift(calibrator._scores, bounds, Certificate(0.1, 1e-6))
     assert abs(phi_by_quadrature(before, bounds)) > 0.005
-    shift = shift_of_a_second_attempt(scores, bounds, monkeypatch)
+    shift = shift_of_a_second_attempt(calibrator, bounds, monkeypatch)
     assert abs(phi_by_quadrature(shift, bounds)) < 0.001
 
 
 @pytest.mark.parametrize(("num_dims", "num_cells"), [(1, 2**14), (2, 2**14), (3, 25**3), (20, 2**14)])
 def test_cells_are_equally_likely_and_draws_keep_their_law(num_dims: int, num_cells: int) -> None:
     base = prepare_base(normal(num_dims))
-    scores = wave_scores(base)
-    assert scores._num_cells == num_cells
-    values, cells = scores._new_block()
+    calibrator = wave_calibrator(base)
+    assert calibrator._num_cells == num_cells
+    values, cells = calibrator._new_block()
     for stride in {1, num_cells // 64}:  # neighbouring cells, and far ones
         counts = torch.bincount(cells.long() // stride % 64, minlength=64).double()
         possible = torch.bincount(torch.arange(num_cells) // stride % 64, minlength=64).double()
@@ -258,12 +261,12 @@ class Doubled(torch.distributions.transforms.AffineTransform):
 def test_cells_only_where_quasi_random_and_fresh_draws_have_them() -> None:
     """Else the control variate would have another mean on the fresh draws than on the quasi-random ones."""
     base = prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 1.0), [Doubled(0.0, 2.0)]))
-    scores = wave_scores(base)
-    quasi, fresh = scores._quasi_cells.unique(), scores._new_block()[1].unique()
-    assert scores._num_cells == 1 or len(fresh) > 1000
+    calibrator = wave_calibrator(base)
+    quasi, fresh = calibrator._scores.cells.unique(), calibrator._new_block()[1].unique()
+    assert calibrator._num_cells == 1 or len(fresh) > 1000
     assert (len(quasi) == 1) == (len(fresh) == 1)
     bounds, certificate = plan_calibration(base, 1.0, 1e-6, 0.3)
-    assert scores.place(bounds, certificate).shrinkage == 1.0
+    assert calibrator.calibrate(bounds, certificate).shrinkage == 1.0
 
 
 def test_quasi_random_draws_are_the_same_for_the_same_seed() -> None:
@@ -271,7 +274,7 @@ def test_quasi_random_draws_are_the_same_for_the_same_seed() -> None:
 
     def shift() -> float:
         torch.manual_seed(3)
-        return wave_scores(base).place(*plan_calibration(base, 1.0, 1e-9, 0.3)).shift
+        return wave_calibrator(base).calibrate(*plan_calibration(base, 1.0, 1e-9, 0.3)).shift
 
     assert shift() == shift()
 
@@ -281,21 +284,21 @@ def test_fresh_draws_do_not_follow_the_seed() -> None:
     blocks = []
     for _ in range(2):
         torch.manual_seed(3)
-        blocks.append(wave_scores(base)._new_block()[0])
+        blocks.append(wave_calibrator(base)._new_block()[0])
     assert not torch.equal(*blocks)
 
 
 def test_fresh_draws_leave_the_generator_alone() -> None:
-    scores = wave_scores(prepare_base(BASES["gamma"]()))
+    calibrator = wave_calibrator(prepare_base(BASES["gamma"]()))
     state = torch.get_rng_state()
-    scores._new_block()
+    calibrator._new_block()
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("validate_args", [True, False])
 def test_a_new_certificate_keeps_the_checks_of_values_on_or_off(validate_args: bool) -> None:
     base = prepare_base(dist.Categorical(torch.ones(5)))
-    q = wave_scores(base).calibrate(*plan_calibration(base, 1.0, 0.0, 0.3))
+    q = wave_calibrator(base).density(*plan_calibration(base, 1.0, 0.0, 0.3))
     q._validate_args = validate_args
     assert q.certificate is not None
     assert recertify(q, progress=False)._validate_args is validate_args

@@ -85,7 +85,7 @@ def test_bounds_that_guarantee_nothing(bounds: tuple[float, float]) -> None:
 
 
 def test_a_priori_bound_against_random_tilts() -> None:
-    """Attack: phi and f of random two-valued tilts, exactly; the log-ratio never passes 2R."""
+    """Attack on docs/proofs.md, *Bounds: the a-priori guarantee*: random two-valued tilts, exactly."""
     low, high = -0.3, 0.9
     mass = torch.rand(200, 1, dtype=torch.float64) ** 4
     f = torch.tensor([low, high], dtype=torch.float64)

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import DensityRatio, MollifiedExpFamily, private_draws
-from pyro_mbde.calibration.placement import BaseScores, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator, plan_calibration
 from pyro_mbde.density.base import exact_points, prepare_base
 from pyro_mbde.density.finite import NUM_STEPS, FinitePoints, enumerate_points
 from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
@@ -148,7 +148,7 @@ def test_exact_certificates_hold_for_the_draws(num_trials: int) -> None:
             edge = error[order[int(torch.searchsorted(mass, quantile))]]
             scores = Answers(sign * 500 * torch.where(error > edge, 1.0, -1.0).double())
             theta = torch.tensor([1024.0], dtype=torch.float64)
-            q = BaseScores(base, scores, theta, progress=False).calibrate(bounds, certificate)
+            q = Calibrator(base, scores, theta, progress=False).density(bounds, certificate)
             tilts = score_rows(q.tilt, finite.points)
             phi = float(torch.logsumexp(tilts + finite.log_weights, 0))
             assert abs(phi) <= 1e-9

@@ -106,7 +106,7 @@ def test_draws_do_not_depend_on_a_wrong_rate(acceptance_rate: float) -> None:
 
 
 def test_acceptance_is_exact_to_53_bits() -> None:
-    """Attack: the law of acceptance for every log-probability, against the slack that the docstring derives.
+    """Attack: the law of acceptance, against docs/proofs.md, *Rejection: the law in floating point*.
 
     A proposal is accepted where u < p with u on the multiples of 2^-53, so with probability ceil(p 2^53) / 2^53.
     """

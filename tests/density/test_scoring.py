@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pyro_mbde import BoundedClassifiers, DensityRatio, Ledger, MollifiedExpFamily, private_draws, recertify, release
 from pyro_mbde.calibration import placement as calibration
-from pyro_mbde.calibration.placement import BaseScores
+from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee
 from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
 from pyro_mbde.density.statistics import ClippedRatio
@@ -123,7 +123,7 @@ def test_statistics_that_depend_on_the_place_of_a_row_get_no_certificate() -> No
             return 0.1 * value[..., :1].tanh() + 1e-7 * (torch.arange(len(value)) % 4).unsqueeze(-1)
 
     with pytest.raises(ValueError, match=r"in the same order at every place, .*'ByPlace'. Make the sizes .* delta=0"):
-        BaseScores(normal(2), ByPlace(), torch.ones(1), progress=False)
+        Calibrator(normal(2), ByPlace(), torch.ones(1), progress=False)
     MollifiedExpFamily(normal(2), ByPlace(), torch.ones(1), 0.0)  # a priori it does not matter
 
 

@@ -55,8 +55,9 @@ def test_the_attack_comes_close() -> None:
 def test_attack_on_the_failing_certificate(delta: float, num_draws: int, extra_delta: float) -> None:
     """With probability up to delta the density is anything at all: the total, with its delta, covers every event.
 
-    How often it fails may differ between the tables. The largest Pr[S] - e^epsilon Pr[S'] over events S is the sum of
-    the positive parts over outcomes: of places 0 and 1, and of 2 and 3, which no good fit reaches.
+    On docs/proofs.md, *Composition under a certificate that may fail*. How often it fails may differ between the
+    tables. The largest Pr[S] - e^epsilon Pr[S'] over events S is the sum of the positive parts over outcomes: of
+    places 0 and 1, and of 2 and 3, which no good fit reaches.
     """
     epsilon = 0.4
     p = math.expm1(-epsilon) / math.expm1(-2 * epsilon)  # two points with log-ratios epsilon and -epsilon

@@ -60,7 +60,10 @@ def test_check_values() -> None:
 @pytest.mark.parametrize("num_points", [2, 3, 4])
 @pytest.mark.parametrize("seed", range(10))
 def test_no_pair_of_laws_costs_more(seed: int, num_points: int) -> None:
-    """Attack: random laws within the guarantee, often at its edges; all events of up to 8 draws, by multinomials."""
+    """Attack: random laws within the guarantee, often at its edges; all events of up to 8 draws, by multinomials.
+
+    On docs/proofs.md, *The exact curve of i.i.d. draws*.
+    """
     generator = np.random.default_rng(seed)
     for _ in range(10):
         law = generator.dirichlet(np.full(num_points, 0.3)) + 1e-12
