@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import click
 import torch
@@ -31,21 +32,12 @@ def _fit_ratio(problem: Problem, rows: torch.Tensor, seed: int) -> Fit:
 
 
 def _fit_boosted(num_rounds: int, *, reweighted: bool) -> Callable[[Problem, torch.Tensor, int], Fit]:
-    """A fit of its own for every epsilon and skew."""
+    """A new fit for every epsilon and skew."""
 
     def start(problem: Problem, rows: torch.Tensor, seed: int) -> Fit:
         def fit(epsilon: float, skew: float) -> MollifiedExpFamily:
-            trainer = MBDE(
-                problem.base,
-                epsilon,
-                num_rounds,
-                calibrated=True,
-                reweighted=reweighted,
-                skew=skew,
-                seed=seed,
-                progress=False,
-            )
-            return trainer.fit(rows)
+            options: dict[str, Any] = {"calibrated": True, "reweighted": reweighted, "skew": skew}
+            return MBDE(problem.base, epsilon, num_rounds, **options, seed=seed, progress=False).fit(rows)
 
         return fit
 
@@ -114,7 +106,7 @@ def reach(
             problem = PROBLEMS[name]()
             gains: dict[tuple[float, float], list[Estimate]] = {}
             for seed in range(seeds):
-                torch.manual_seed(1000 + seed)  # the command's own process: nobody else's generator
+                torch.manual_seed(1000 + seed)  # this process runs nothing else
                 fit = CALIBRATED[system](problem, problem.target.sample((rows,)), seed)
                 for skew in skews:
                     for epsilon in epsilons:
@@ -126,7 +118,7 @@ def reach(
                 )
                 values = [estimate.value for estimate in estimates]
                 median = statistics.median(values)
-                # The two are of independent draws: their sum is on the safe side of the difference's error.
+                # The draws are independent: the sum is an upper bound of the difference's error.
                 error = (max(estimate.standard_error for estimate in estimates) + best.standard_error) / best.gain
                 bar.write(
                     f"{name:<12}{skew:>5g}{epsilon:>8g}{best.gain:>9.4f}{median:>9.4f}{median / best.gain:>8.4f}"

@@ -1,4 +1,4 @@
-"""The decision picture: from which group size on ours is the better choice."""
+"""The decision picture: from which group size on ours is better."""
 
 from __future__ import annotations
 

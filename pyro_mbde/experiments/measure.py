@@ -42,7 +42,7 @@ def measure(job: Job) -> Row:
     Raises:
         FileNotFoundError: the medical table is not there.
         ImportError: a package that a baseline needs is not installed.
-        ValueError: there is no such problem or system, or it cannot be fitted so.
+        ValueError: there is no such problem or system, or the system does not fit the problem.
     """
     options: dict[str, Any] = dict(job.options)
     if job.problem == "medical":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,14 +40,14 @@ class Table(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """At what a system is run.
+    """What a system is run with.
 
     Attributes:
         epsilon: of one draw for ours, of the whole density for baselines; in nats.
         delta: of baselines that need one.
         group_size: rows replaced that a baseline protects together; None for all of them.
         seed: of the fit.
-        quick: whether to train too little, to see that all runs.
+        quick: whether to train too little, to see that everything runs.
         num_steps: of a GAN's critic.
     """
 
@@ -89,57 +89,43 @@ def _unbounded(table: Table, setting: Setting) -> Distribution:
 
 def _bernstein(table: Table, setting: Setting) -> Distribution:
     """DPB with a public bandwidth, noise by the true sensitivity and values clipped at 0."""
-    low, high, epsilon, group_size, seed, _ = _on_box(table, setting)
-    return BernsteinKDE(low, high, epsilon, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+    return BernsteinKDE(**_on_box(table, setting), group_size=setting.group_size).fit(table.rows)
 
 
 def _bernstein_paper(table: Table, setting: Setting) -> Distribution:
     """DPB as the paper runs it: bandwidth by cross-validation, which is not private."""
-    low, high, epsilon, group_size, seed, _ = _on_box(table, setting)
-    return BernsteinKDE.paper(low, high, epsilon, group_size=group_size, seed=seed, progress=False).fit(table.rows)
+    return BernsteinKDE.paper(**_on_box(table, setting), group_size=setting.group_size).fit(table.rows)
 
 
 def _mst(table: Table, setting: Setting) -> Distribution:
     """A spanning tree of noisy marginals over binned columns."""
-    low, high, epsilon, group_size, seed, delta = _on_box(table, setting)
-    steps = _added_or_left_out(group_size)
-    return MST(low, high, epsilon, delta=delta, group_size=steps, seed=seed, progress=False).fit(table.rows)
+    return MST(**_on_box(table, setting), **_by_rows_added(setting)).fit(table.rows)
 
 
-def _on_box(table: Table, setting: Setting) -> tuple[Tensor, Tensor, float, int | None, int, float]:
-    return table.low, table.high, setting.epsilon, setting.group_size, setting.seed, setting.delta
+def _on_box(table: Table, setting: Setting) -> dict[str, Any]:
+    return {"low": table.low, "high": table.high, "epsilon": setting.epsilon, "seed": setting.seed, "progress": False}
 
 
-def _added_or_left_out(group_size: int | None) -> int | None:
+def _by_rows_added(setting: Setting) -> dict[str, Any]:
     """To replace a row is to leave one out and add one."""
-    return None if group_size is None else 2 * group_size
+    return {"delta": setting.delta, "group_size": None if setting.group_size is None else 2 * setting.group_size}
+
+
+def _over_base(table: Table, setting: Setting) -> dict[str, Any]:
+    options = {"base": table.base, "epsilon": setting.epsilon, "seed": setting.seed, "progress": False}
+    return options | _by_rows_added(setting)
 
 
 def _gan(table: Table, setting: Setting) -> Distribution:
     """Wasserstein GAN with a critic trained by DP-SGD."""
-    return DPGAN(
-        table.base,
-        setting.epsilon,
-        delta=setting.delta,
-        group_size=_added_or_left_out(setting.group_size),
-        num_steps=50 if setting.quick else setting.num_steps,
-        num_density_draws=100 if setting.quick else 2000,
-        seed=setting.seed,
-        progress=False,
-    ).fit(table.rows)
+    num_steps, num_draws = (50, 100) if setting.quick else (setting.num_steps, 2000)
+    gan = DPGAN(**_over_base(table, setting), num_steps=num_steps, num_density_draws=num_draws)
+    return gan.fit(table.rows)
 
 
 def _flow(table: Table, setting: Setting) -> Distribution:
     """RealNVP flow trained by DP-SGD."""
-    return DPFlow(
-        table.base,
-        setting.epsilon,
-        delta=setting.delta,
-        group_size=_added_or_left_out(setting.group_size),
-        seed=setting.seed,
-        progress=False,
-        num_steps=20 if setting.quick else 500,
-    ).fit(table.rows)
+    return DPFlow(**_over_base(table, setting), num_steps=20 if setting.quick else 500).fit(table.rows)
 
 
 def _kde(table: Table, setting: Setting) -> Distribution:

@@ -32,7 +32,7 @@ def slow(job: Job) -> dict[str, float | str | None]:
 
 
 def sleep(job: Job) -> dict[str, float | str | None]:
-    """Notes that it has begun in a file named by the system, and sleeps for long."""
+    """Writes a file named by the repeat when it begins, and sleeps for an hour, except for the first."""
     Path(os.environ["SWEEP_FOLDER"], str(job.repeat)).touch()
     time.sleep(3600 if job.repeat else 0)
     return {}
@@ -45,7 +45,7 @@ def special(job: Job) -> dict[str, float | str | None]:
 
 
 def trouble(job: Job) -> dict[str, float | str | None]:
-    """Does what the system says, while the file of this name is not there."""
+    """Does what the system says, unless the file ``well`` is there."""
     if Path(os.environ["SWEEP_FOLDER"], "well").exists():
         return measure(job)
     match job.system:

@@ -1,1 +1,1 @@
-"""Baselines for the figures: other ways to fit a density, with the guarantees that they give, or none."""
+"""Baselines for the figures: other estimators, with their guarantees, or none."""

@@ -116,7 +116,7 @@ class KDE(Trainer[KDEDensity]):
             estimate does not know the edges of its support.
         bandwidth: the factor: ``scott`` (n^(-1/(d+4))), ``silverman``, or a number from 1e-8 to 1e8.
         seed: of draws of ``data``, where that is a distribution.
-        progress: accepted as by every trainer; there is nothing to wait for, so that no bar is shown either way.
+        progress: accepted for uniformity; no bar is shown.
 
     Raises:
         ImportError: SciPy is not installed.
