@@ -10,20 +10,18 @@ from typing import Any
 import click
 
 from pyro_mbde.cli.budget_show import describe, limits, show_all, show_one
+from pyro_mbde.cli.console import Console, aligned, tell
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
     EXISTING,
     USER_ERROR,
-    Console,
-    aligned,
     ledger_option,
     library,
     open_ledger,
     shared_options,
 )
-from pyro_mbde.cli.streams import tell
 
 
 @click.group(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
 from pyro_mbde.cli.shared import (
     CHECK_FAILED,
@@ -14,7 +15,6 @@ from pyro_mbde.cli.shared import (
     EXISTING,
     INTERRUPTED,
     OUTPUT,
-    Console,
     check_output,
     force_option,
     shared_options,

@@ -18,7 +18,7 @@ import pytest
 from cli_words import FIT, ROOT, Run, entry_point
 
 from pyro_mbde.cli import main
-from pyro_mbde.cli.shared import plain
+from pyro_mbde.cli.console import plain
 
 
 class TestEnds:
