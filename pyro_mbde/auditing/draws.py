@@ -6,10 +6,11 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.auditing.checks import Suspicion, log_ratio_over
+from pyro_mbde.auditing.checks import PendingTest, log_ratio_over
 from pyro_mbde.auditing.report import FAULT, NOTE, Finding
 from pyro_mbde.auditing.search import in_chunks, inside
 from pyro_mbde.density.finite import enumerate_points
@@ -23,9 +24,9 @@ _REPEATED = 0.005
 
 
 class Checked(NamedTuple):
-    """What tests suspect, and what is certain."""
+    """Tests that are pending, and findings that are certain."""
 
-    suspicions: list[Suspicion]
+    tests: list[PendingTest]
     findings: list[Finding]
 
 
@@ -38,7 +39,7 @@ def check_draws(name: str, density: Any, base: Distribution | None, draws: Tenso
         base: that it lies over, if it is known.
         draws: in the order in which they are released.
     """
-    tests: list[Suspicion] = []
+    tests: list[PendingTest] = []
     findings: list[Finding] = []
     held = inside(getattr(density, "support", None), draws)
     if not bool(held.all()):
@@ -68,7 +69,7 @@ def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Fin
     return []
 
 
-def _serial_tests(what: str, column: Tensor) -> list[Suspicion]:
+def _serial_tests(what: str, column: Tensor) -> list[PendingTest]:
     r"""Rank correlation of rows and the rows that follow, at lags that are powers of 2 and of 10.
 
     Of rows in an order that means nothing, ranks are a random permutation, ties broken at random; the correlation at
@@ -86,7 +87,7 @@ def _serial_tests(what: str, column: Tensor) -> list[Suspicion]:
         z_score = (correlation + 1 / size) * math.sqrt(size)
         text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so they are no independent draws"
         p_value = math.erfc(abs(z_score) / math.sqrt(2))
-        tests.append(Suspicion(p_value, Finding("dependent", FAULT, text, correlation)))
+        tests.append(PendingTest(p_value, Finding("dependent", FAULT, text, correlation)))
     return tests
 
 
@@ -132,10 +133,9 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
     pairs = [("log q/q0", log_of_draws, log_of_thinned)]
     pairs += [(f"column {index}", columns[0][:, index], columns[1][:, index]) for index in range(columns[0].shape[1])]
     for what, first, second in pairs:
-        distance = kolmogorov_distance(first, second)
+        distance, p_value = map(float, stats.ks_2samp(first, second, method="asymp"))
         text = f"draws of {name} do not follow its log_prob: {what} is off by {distance:.3g} in distribution"
-        p_value = kolmogorov_tail(distance, len(first), len(second))
-        tests.append(Suspicion(p_value, Finding("draws", FAULT, text, distance)))
+        tests.append(PendingTest(p_value, Finding("draws", FAULT, text, distance)))
     return Checked(tests, [])
 
 
@@ -151,29 +151,4 @@ def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Te
     distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
     text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
     p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
-    return Checked([Suspicion(p_value, Finding("draws", FAULT, text, distance))], [])
-
-
-def kolmogorov_distance(first: Tensor, second: Tensor) -> float:
-    """Returns the largest distance of two empirical distribution functions.
-
-    Example:
-        >>> kolmogorov_distance(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
-        0.5
-    """
-    first, second = first.sort().values, second.sort().values
-    places = torch.cat([first, second])
-    shares = [torch.searchsorted(part, places, right=True).double() / len(part) for part in (first, second)]
-    return float((shares[0] - shares[1]).abs().max())
-
-
-def kolmogorov_tail(distance: float, num_first: int, num_second: int) -> float:
-    r"""Returns a bound on the p-value of a Kolmogorov distance; ties make it larger than it need be.
-
-    .. math::
-        2 \exp(-2 \lambda^2), \qquad \lambda^2 = d^2 \frac{n m}{n + m} .
-
-    References:
-        Wei, Dudley. Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities. 2012.
-    """
-    return min(1.0, 2 * math.exp(-2 * distance**2 * num_first * num_second / (num_first + num_second)))
+    return Checked([PendingTest(p_value, Finding("draws", FAULT, text, distance))], [])

@@ -109,14 +109,14 @@ class WorkerProcesses(Executor):
         worker = self._idle.get()
         try:
             if worker is not None and worker.has_ended(self._lock):
-                self._bury(worker)  # between two tasks: neither is to blame
+                self._reap(worker)  # between two tasks: neither is to blame
                 worker = None
             worker = worker or self._start()
             try:
                 worker.connection.send_bytes(task)
                 answer = worker.connection.recv_bytes()
             except (EOFError, OSError):
-                code = self._bury(worker)
+                code = self._reap(worker)
                 worker = None
                 raise WorkerDiedError(
                     f"the worker process ended (exit code {code}): killed, out of memory, or crashed"
@@ -139,14 +139,14 @@ class WorkerProcesses(Executor):
             with contextlib.suppress(EOFError, OSError):
                 if worker.connection.recv_bytes() == _READY:
                     return worker
-            code = self._bury(worker)
+            code = self._reap(worker)
         self._broken = (
             f"worker processes end before they begin (exit code {code}). A script must keep what it runs under "
             f'if __name__ == "__main__":, since each worker imports it.'
         )
         raise BrokenExecutor(self._broken)
 
-    def _bury(self, worker: _Worker) -> int | None:
+    def _reap(self, worker: _Worker) -> int | None:
         """Ends a worker that does not answer, and returns its exit code."""
         wait([worker.process.sentinel], _PATIENCE)  # without the lock, which the other workers' threads need
         with self._lock:

@@ -21,9 +21,9 @@ from pyro_mbde._checks import check_choice, check_count, check_seed, message
 from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
 from pyro_mbde.mcmc.chains import Chains, ChainState
 from pyro_mbde.mcmc.plan import KERNELS, Sampling, prepare_sampling
-from pyro_mbde.mcmc.runs import Chunk, Harvest, Run, run_in_turns
+from pyro_mbde.mcmc.runs import Chunk, DrawCollector, Run, run_in_turns
 from pyro_mbde.mcmc.target import Target
-from pyro_mbde.mcmc.workers import WorkerSilentError, run_in_workers, why_not_parallel
+from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_workers
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
@@ -206,11 +206,11 @@ def _collect(
     description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
     while True:
         runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
-        harvest = Harvest(len(runs))
+        collector = DrawCollector(len(runs))
         total = len(runs) * (warmup_steps + num_samples)
         try:
             with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
-                on_chunk = _adding(harvest, bar)
+                on_chunk = _adding(collector, bar)
                 if num_workers > 1:
                     run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
                 else:
@@ -220,11 +220,11 @@ def _collect(
             num_workers = 1
             continue
         except KeyboardInterrupt:
-            if not harvest.num_draws:
+            if not collector.num_draws:
                 raise
-            warnings.warn(f"Interrupted: each chain has {harvest.num_draws} of {num_samples} draws.", stacklevel=3)
+            warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
         break
-    params, stats = harvest.gather()
+    params, stats = collector.gather()
     return Chains(
         draws=sampling.constrain(params),
         sample_stats=stats,
@@ -233,16 +233,16 @@ def _collect(
         kernel=sampling.kernel,
         density=sampling.density,
         kernel_options=sampling.options,
-        states=tuple(harvest.states),
+        states=tuple(collector.states),
     )
 
 
-def _adding(harvest: Harvest, bar: tqdm[Any]) -> Callable[[Chunk], None]:
+def _adding(collector: DrawCollector, bar: tqdm[Any]) -> Callable[[Chunk], None]:
     num_diverging = 0
 
     def add(chunk: Chunk) -> None:
         nonlocal num_diverging
-        harvest.add(chunk)
+        collector.add(chunk)
         num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
         if num_diverging:
             bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
@@ -264,7 +264,7 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
     """Returns how many processes to use, with a sentence where fewer than asked for are possible."""
     if num_workers is not None:
         check_count("num_workers", num_workers)
-    reason = why_not_parallel()
+    reason = parallel_obstacle()
     if reason and (num_workers or 1) > 1:
         warnings.warn(f"Chains run one after the other: {reason}.", stacklevel=4)
     if reason:

@@ -121,7 +121,7 @@ def _stack(steps: list[dict[str, Tensor]], single: bool) -> dict[str, Tensor]:
     return {name: value.unsqueeze(1) for name, value in stacked.items()} if single else stacked
 
 
-class Harvest:
+class DrawCollector:
     """What the runs have made so far.
 
     Args:

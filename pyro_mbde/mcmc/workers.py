@@ -32,7 +32,7 @@ class WorkerSilentError(RuntimeError):
     """A worker process said nothing for too long."""
 
 
-def why_not_parallel() -> str | None:
+def parallel_obstacle() -> str | None:
     """Returns why chains cannot run in several processes here, or None.
 
     Workers are forked: they see the model as it stands in memory, so nothing is pickled and no script is imported
