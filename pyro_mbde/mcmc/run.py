@@ -200,30 +200,15 @@ def _collect(
     num_workers: int | None,
     progress: bool,
 ) -> Chains:
-    """Runs chains from ``states`` and gathers what they make."""
+    """Runs chains from ``states`` and gathers their draws."""
     num_workers = _check_workers(num_workers, len(states))
-    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
-    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
-    while True:
-        runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
-        collector = DrawCollector(len(runs))
-        total = len(runs) * (warmup_steps + num_samples)
-        try:
-            with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
-                on_chunk = _adding(collector, bar)
-                if num_workers > 1:
-                    run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
-                else:
-                    run_in_turns(runs, on_chunk)
-        except WorkerSilentError as silence:
-            warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
-            num_workers = 1
-            continue
-        except KeyboardInterrupt:
-            if not collector.num_draws:
-                raise
-            warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
-        break
+    try:
+        collector = _run(sampling, states, num_samples, warmup_steps, num_workers, progress)
+    except WorkerSilentError as silence:
+        warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
+        collector = _run(sampling, states, num_samples, warmup_steps, 1, progress)
+    if collector.num_draws < num_samples:
+        warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
     params, stats = collector.gather()
     return Chains(
         draws=sampling.constrain(params),
@@ -235,6 +220,28 @@ def _collect(
         kernel_options=sampling.options,
         states=tuple(collector.states),
     )
+
+
+def _run(
+    sampling: Sampling, states: list[ChainState], num_samples: int, warmup_steps: int, num_workers: int, progress: bool
+) -> DrawCollector:
+    """Runs chains to their end, or to an interrupt after which every chain has draws."""
+    runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
+    collector = DrawCollector(len(runs))
+    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
+    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
+    total = len(runs) * (warmup_steps + num_samples)
+    with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
+        on_chunk = _adding(collector, bar)
+        try:
+            if num_workers > 1:
+                run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
+            else:
+                run_in_turns(runs, on_chunk)
+        except KeyboardInterrupt:
+            if not collector.num_draws:
+                raise
+    return collector
 
 
 def _adding(collector: DrawCollector, bar: tqdm[Any]) -> Callable[[Chunk], None]:
