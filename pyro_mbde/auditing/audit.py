@@ -1,4 +1,4 @@
-"""An attack on a training function: how much of a claimed epsilon can be proved spent, or more than all of it."""
+"""Attacks on a training function: a lower bound on the epsilon that it spends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def audit(
 ) -> AuditReport:
     r"""Attacks a training function: fits pairs of hostile tables and looks for what contradicts the claimed epsilon.
 
-    For the owner of a table before a release, and for whoever changes a trainer. Each pair of tables gives densities
+    For the owner of a table before a release, and for developers of trainers. Each pair of tables gives densities
     :math:`q, q'`, fitted once and held fixed, so what is attacked is what a
     :class:`~pyro_mbde.privacy.guarantee.Guarantee` claims of any two fits, whatever randomness they used:
 
@@ -71,7 +71,7 @@ def audit(
     - *black-box*, on draws alone: an event chosen on half of them, and on the other half Clopper and Pearson's bounds
       on :math:`\log\,(\Pr[S] - \delta) / \Pr[S']`, either way; :math:`1 - \text{confidence}` is shared out among
       pairs, ways and bounds.
-    - *what the claim rests on*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
+    - *assumptions of the claim*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
       what bounds and certificate imply; the tilt is in its bounds to the last bit; ``log_prob`` integrates to 1; phi is
       where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made afresh. The
       tests among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
@@ -90,8 +90,8 @@ def audit(
     ``MBDE.paper``, exact draws  75 and 10        75 and 46      56 and 44
     ===========================  ===============  =============  =============
 
-    It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. What it cannot see: seeds that
-    can be guessed, running times, how epsilon, skew and base were chosen before ``fit``, and what becomes of the draws.
+    It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. It does not see seeds that
+    can be guessed, running times, how epsilon, skew and base were chosen before ``fit``, and how draws are used.
 
     Privacy:
         Public if only made-up tables went in. With ``tables`` of an owner's the report is as sensitive as they are.
@@ -110,7 +110,7 @@ def audit(
         confidence: with which all black-box bounds hold together, in (0, 1).
         seed: of tables, search and draws (and of a fit that uses torch's global generator); ``None`` for the global
             generator as it is.
-        progress: whether to show a progress bar that tells what is being done.
+        progress: whether to show a progress bar that names the step under way.
 
     Returns:
         The report.
@@ -199,7 +199,7 @@ class _Fitted:
 
 @dataclass(eq=False)
 class _Attack:
-    """What has been fitted, reached and found so far.
+    """State of an audit: fitted densities, results and findings.
 
     Attributes:
         fit: the attacked function.
@@ -260,7 +260,7 @@ class _Attack:
                 warnings.simplefilter("ignore", UserWarning)  # that a table is odd is the point
                 density = self.fit(table)
         except (ValueError, RuntimeError) as error:
-            # Not what it says: a message may tell something of an owner's table.
+            # Not its text: a message may depend on an owner's table.
             self._refusals.append(f"the table of {name} with a {type(error).__name__}")
             return None
         if not hasattr(density, "log_prob") and not hasattr(density, "sample"):

@@ -1,4 +1,4 @@
-"""What must be the same for every table, and what a density says of itself held against what it is."""
+"""Checks of the public facts of a density, and of its own claims."""
 
 from __future__ import annotations
 

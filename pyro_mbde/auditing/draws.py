@@ -16,7 +16,7 @@ from pyro_mbde.auditing.search import in_chunks, inside
 from pyro_mbde.density.finite import enumerate_points
 
 #: Base draws that are thinned to the density, for each draw and at most, and the fewest left that are worth a test.
-_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _FEWEST = 8, 2**17, 300
+_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _MIN_DRAWS = 8, 2**17, 300
 #: Columns that are tested.
 _NUM_COLUMNS = 8
 #: Share of draws that may repeat earlier ones, beyond what floats of the base repeat.
@@ -24,14 +24,14 @@ _REPEATED = 0.005
 
 
 class Checked(NamedTuple):
-    """Tests that are pending, and findings that are certain."""
+    """Tests that are pending, and findings that need no test."""
 
     tests: list[PendingTest]
     findings: list[Finding]
 
 
 def check_draws(name: str, density: Any, base: Distribution | None, draws: Tensor) -> Checked:
-    """Returns tests of one release of draws, and what is certain.
+    """Returns tests of one release of draws, and findings that need no test.
 
     Args:
         name: of the table.
@@ -46,7 +46,7 @@ def check_draws(name: str, density: Any, base: Distribution | None, draws: Tenso
         text = f"{int((~held).sum())} draws of {name} are not finite, or outside the support"
         findings.append(Finding("draws", FAULT, text, float((~held).sum())))
         draws = draws[held]
-    if len(draws) < _FEWEST:
+    if len(draws) < _MIN_DRAWS:
         text = f"too few draws of {name} to test them"
         return Checked(tests, [*findings, Finding("unchecked", NOTE, text, float(len(draws)))])
     columns = draws.reshape(len(draws), -1)[:, :_NUM_COLUMNS].double()
@@ -64,7 +64,7 @@ def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Fin
     """Returns whether two releases of one density share their rows: a generator that is seeded again."""
     size = min(len(first), len(second))
     if size and torch.equal(first[:size], second[:size]) and len(torch.unique(first, dim=0)) > 1:
-        text = f"two releases of {name} are the same: their randomness is no secret"
+        text = f"two releases of {name} are the same: their generators start in the same state"
         return [Finding("repeated", FAULT, text, float(size))]
     return []
 
@@ -85,7 +85,7 @@ def _serial_tests(what: str, column: Tensor) -> list[PendingTest]:
     for lag in lags:
         correlation = float((centred * centred.roll(-lag)).mean() / centred.square().mean())
         z_score = (correlation + 1 / size) * math.sqrt(size)
-        text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so they are no independent draws"
+        text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so the draws are not independent"
         p_value = math.erfc(abs(z_score) / math.sqrt(2))
         tests.append(PendingTest(p_value, Finding("dependent", FAULT, text, correlation)))
     return tests
@@ -125,7 +125,7 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
     largest = float(torch.maximum(log_weights.max(), log_of_draws.max()))
     kept = torch.rand(len(proposals), dtype=torch.float64) < (log_weights - largest).exp()
     thinned, log_of_thinned = proposals[kept], log_weights[kept]
-    if len(thinned) < _FEWEST:
+    if len(thinned) < _MIN_DRAWS:
         text = f"base draws meet the density of {name} too rarely to test that draws follow it"
         return Checked([], [Finding("unchecked", NOTE, text, float(len(thinned)))])
     tests = []

@@ -1,4 +1,4 @@
-"""What draws alone prove: an event chosen on half of them, counted on the other half."""
+"""Lower bounds on epsilon from draws alone: an event is chosen on half of them and counted on the other half."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _LEARNER = WeakLearner(
     hidden_sizes=(32,), num_frequencies=16, frequency_scale=(0.5, 4.0), num_steps=150, batch_size=512
 )
 _NUM_TRAINING = 2**14
-#: Thresholds tried for each score, columns that are scores of their own, and rows of a table that draws are held
+#: Thresholds tried for each score, columns that are scores themselves, and rows of a table that draws are held
 #: against.
 _NUM_THRESHOLDS, _NUM_COLUMNS, _NUM_ROWS = 64, 8, 64
-#: Distinct rows up to which each is a cell of its own.
+#: Most distinct rows for which each is a cell.
 _NUM_CELLS = 512
 #: Relative error of a quantile, which bounds are rounded outwards by.
 _ROUNDING = 1e-9
 
 
 class Event(NamedTuple):
-    """What was proved by counting.
+    """A lower bound by counting.
 
     Attributes:
         epsilon: lower bound, in nats; 0 where nothing was proved.
@@ -85,7 +85,7 @@ def epsilon_lower_bound(
     Args:
         draws: of one density, shape ``(n, d)``.
         other_draws: of the other, shape ``(n, d)``.
-        rows: of the one's table, which draws are held against, shape ``(m, d)``.
+        rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
         delta: of the claim.
@@ -156,7 +156,7 @@ def _cells(parts: list[Tensor]) -> list[Tensor] | None:
 
 def _learned(standard: list[Tensor]) -> list[Tensor]:
     num_dims = standard[0].shape[1]
-    # Draws of an attacked density may be far out: what is learned from is held within reach.
+    # Draws of an attacked density may be far out: the learner sees them clamped.
     held = [part.clamp(-1e3, 1e3).float() for part in standard]
     with with_gradients():
         unit = Spread(torch.zeros(num_dims), torch.ones(num_dims))

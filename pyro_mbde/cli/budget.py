@@ -279,7 +279,7 @@ def plan_command(
 
 
 def _check_total(epsilon: float) -> None:
-    """The limit that fit has for one row; what is infinite is refused elsewhere, with a reason of its own."""
+    """The limit that fit has for one row; what is infinite is refused elsewhere, with its own reason."""
     if MAX_TOTAL <= epsilon < math.inf:
         remedy = "Totals of 1 to 3 can be defended."
         raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")

@@ -1,4 +1,4 @@
-"""How a command speaks, on streams that may be closed, full, or unable to show a character."""
+"""Output of the commands, on streams that may be closed, full, or unable to show a character."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Console:
         return not self.quiet and is_terminal(sys.stderr)
 
     def note(self, text: str) -> None:
-        """Says something beside the answer, where that can be done."""
+        """Writes a note to standard error, unless told to be quiet."""
         if not self.quiet:
             tell(text)
 
     def notes(self, texts: list[str]) -> list[str]:
-        """Says each of several things beside the answer, and returns them for the answer as JSON."""
+        """Writes several notes, and returns them for the answer as JSON."""
         for text in texts:
             self.note(text)
         return texts
 
     def warn(self, text: str) -> None:
-        """Says something that matters also to who wants quiet, where that can be done."""
+        """Writes a warning to standard error, with --quiet too."""
         tell(f"Warning: {text}")
 
     def confirm(self, facts: str, question: str, *, yes: bool) -> bool:
-        """Asks whoever sits at the terminal; where nobody does, or ``yes`` is given beforehand, it is a yes."""
+        """Asks on a terminal. Without one, or with ``yes``, the answer is yes."""
         if yes or not is_terminal(sys.stdin):
             return True
         tell(facts)
@@ -70,7 +70,7 @@ class Console:
             write_line(sys.stdout, json.dumps(plain(document), indent=2) if self.as_json else text)
         except OSError as error:
             if settled:
-                done = "The work is done; the exit code tells how it ended."
+                done = "The work is done; the exit code says how it ended."
                 self.warn(f"the answer could not be written: {error.strerror}. {done}")
             elif not isinstance(error, BrokenPipeError):
                 raise OSError(error.errno, f"The answer could not be written: {error.strerror}") from error
@@ -104,7 +104,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
         text: the line, or lines.
 
     Raises:
-        OSError: it cannot be written. The stream is turned to nowhere then, so that what is left in it does no harm.
+        OSError: it cannot be written. The stream is then redirected to the null device: Python writes its rest at exit.
     """
     try:
         if stream is None:
@@ -113,7 +113,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
         stream.write(f"{text}\n".encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except (OSError, ValueError) as error:  # a ValueError of a stream that was closed since
-        _turn_away(stream)
+        _redirect_to_null(stream)
         raise error if isinstance(error, OSError) else OSError(errno.EBADF, str(error)) from error
 
 
@@ -128,17 +128,17 @@ def tell(text: str) -> None:
 
 
 def flush_streams() -> None:
-    """Writes what is left in the streams. The interpreter does so at its end, and exits with 120 where it cannot."""
+    """Flushes the streams. The interpreter does so at exit, with code 120 where it fails."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            _turn_away(stream)
+            _redirect_to_null(stream)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Returns whether a person sees, or types into, a stream.
+    """Returns whether a stream is a terminal.
 
     Args:
         stream: standard input, output or error, or ``None``.
@@ -149,8 +149,8 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _turn_away(stream: TextIO | None) -> None:
-    """Lets a stream's descriptor lead to nowhere: Python writes what is left in its buffer at the end."""
+def _redirect_to_null(stream: TextIO | None) -> None:
+    """Redirects a stream's descriptor to the null device: Python writes its buffer at exit."""
     if stream is None:
         return
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor

@@ -1,4 +1,4 @@
-"""Errors of the library in the words of the command line."""
+"""Error texts of the command: options and files in place of the library's arguments."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ ledger_option = click.option(
 
 
 def library() -> Any:
-    """Imports the library, which takes seconds: when a command runs, not before."""
+    """Imports the library, when a command runs and not before."""
     return importlib.import_module("pyro_mbde")
 
 
 def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
-    """Returns the schema in a file of its own, or in the file of options, or None."""
+    """Returns the schema of --schema, or of the file of options, or None."""
     from pyro_mbde import Schema
 
     if path is not None:
@@ -75,7 +75,7 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
 
 
 def open_ledger(place: str, *, create: bool = False) -> Any:
-    """Opens a ledger; a file that is not there is an error, unless it is to be made."""
+    """Opens a ledger; a missing file is an error, unless ``create``."""
     file = place.removeprefix("sqlite:///") if place.startswith("sqlite:///") else place
     if not create and "://" not in file and not Path(file).exists():
         raise FileNotFoundError(f"There is no ledger at {place!r}. Open an account in it first: pyro-mbde budget open.")
@@ -83,14 +83,14 @@ def open_ledger(place: str, *, create: bool = False) -> Any:
 
 
 def check_output(ctx: click.Context, path: Path, *, force: bool) -> None:
-    """Raises before any work is done if a file cannot be written, is there, or is one that the command reads."""
+    """Raises before any work is done if a file cannot be written, exists, or is one that the command reads."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"The folder {str(path.parent)!r} is not there. Make it first.")
     if path.exists():
         if any(path.samefile(source) for source in _read_files(ctx)):
             raise click.UsageError(f"'--output' names {path}, which this command reads. Name another file.", ctx)
         if not force:
-            raise FileExistsError(f"{str(path)!r} is there already. Name another file, or pass --force to replace it.")
+            raise FileExistsError(f"{str(path)!r} exists. Name another file, or pass --force to replace it.")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"The folder {str(path.parent)!r} may not be written to.")
 

@@ -1,4 +1,4 @@
-"""What is known of chains, for a terminal and a notebook."""
+"""The report on chains, for a terminal and a notebook."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MixingReport:
-    """What is known of chains: a summary of each parameter, the checks, and in plain words what failed.
+    """Summary of each parameter, the checks of the chains, and a reason for each failure.
 
     Prints as a table in a terminal and in a notebook.
 

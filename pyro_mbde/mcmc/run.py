@@ -27,7 +27,7 @@ from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: Silence after which a worker is given up: in seconds, and in the longest steps of NUTS.
+#: Time without a message after which a worker is taken to hang: in seconds, and in the longest steps of NUTS.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 #: Kernels that advance all chains together.
 TOGETHER = ("lockstep_random_walk", "independence")
@@ -50,7 +50,7 @@ def run_mcmc(
 ) -> Chains:
     """Runs Markov chains with Pyro's kernels, and ones with Pyro's interface, and returns their draws.
 
-    ``random_walk``, ``hmc`` and ``nuts`` run each chain with a kernel, a seed and an adaptation of its own, several at
+    ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at
     a time where there are cores; the result does not depend on how many. ``lockstep_random_walk`` and ``independence``
     advance all chains together in one tensor, which suits many.
 
@@ -58,10 +58,10 @@ def run_mcmc(
     started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
     sampled without their constraints, so that no mass is lost at an edge.
 
-    Torch's generators are the process's own: run chains in one thread at a time, or seeds will not reproduce.
+    Torch's generators are shared by a process: run chains in one thread at a time, or seeds will not reproduce.
 
     An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
-    :func:`resume_mcmc` goes on from there, or from the end.
+    :func:`resume_mcmc` continues from there, or from the end.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
@@ -86,7 +86,6 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
             a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
         WorkerError: a worker process was killed.
@@ -135,7 +134,7 @@ def resume_mcmc(
     model_kwargs: Mapping[str, Any] | None = None,
     num_workers: int | None = None,
 ) -> Chains:
-    """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
+    """Resumes chains where they stopped: same kernel, same adaptation, same stream of random numbers.
 
     The draws are those that a longer run would have made, except that after an interrupt those are left out that some
     chains had made ahead of the others.
@@ -156,7 +155,6 @@ def resume_mcmc(
         New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
             :func:`run_mcmc`.
 

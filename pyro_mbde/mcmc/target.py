@@ -168,7 +168,7 @@ def nan_text(where: str, names: Iterable[str]) -> str:
 def density_target(density: Distribution, name: str = "density") -> Target:
     """A density in unconstrained coordinates in which its base has unit scale, as site ``x``.
 
-    For a distribution that is no exponential family over a base, the distribution is its own base.
+    For a distribution that is not an exponential family over a base, the distribution is its own base.
 
     Args:
         density: a distribution with continuous support and empty batch shape.

@@ -68,7 +68,7 @@ def to_network_rows(data: Any, base: Distribution, num_samples: int) -> Tensor:
 def _check_rows(rows: Tensor, base: Distribution, support: Any) -> Tensor:
     """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
     event_shape = base.event_shape
-    if rows.shape == (0,):  # of a table without rows nobody knows how many columns it has
+    if rows.shape == (0,):  # the number of columns of a table without rows is unknown
         rows = rows.new_empty(0, *event_shape)
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
         rows = rows.squeeze(1)  # a one-column table for a scalar base

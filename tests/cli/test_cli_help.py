@@ -65,7 +65,7 @@ class TestHelp:
 
 
 def spawn(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Runs the command without words in a process of its own."""
+    """Runs the command without words in a separate process."""
     known = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     command = [sys.executable, "-m", "pyro_mbde.cli"]
     return subprocess.run(command, env=known, capture_output=True, text=True, timeout=300)
