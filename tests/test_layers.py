@@ -106,3 +106,9 @@ except AttributeError as error:
     assert str(error) == "module 'pyro.distributions' has no attribute 'MollifiedExpFamilies'"
 """
         subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def test_the_layout_names_every_module() -> None:
+    page = (PACKAGE.parent / "docs" / "layout.md").read_text()
+    names = {path.name for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")}
+    assert {name for name in names if f"`{name}`" not in page} == set()

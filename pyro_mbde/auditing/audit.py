@@ -1,11 +1,11 @@
-"""An attack on a training function: how much of a claimed epsilon can be proved spent, or more than all of it."""
+"""Attacks on a training function: a lower bound on the epsilon that it spends."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.auditing.checks import (
-    Suspicion,
+    PendingTest,
     base_of,
     check_claim,
     check_normalizer,
@@ -26,11 +26,11 @@ from pyro_mbde.auditing.checks import (
     same_base,
 )
 from pyro_mbde.auditing.draws import check_draws, check_repeated_release
-from pyro_mbde.auditing.events import prove
+from pyro_mbde.auditing.events import epsilon_lower_bound
 from pyro_mbde.auditing.hostile_tables import TablePair, hostile_pairs, rows_at_the_peak
 from pyro_mbde.auditing.progress import AuditProgress
 from pyro_mbde.auditing.report import FAULT, NOTE, AuditReport, Finding, PairResult
-from pyro_mbde.auditing.search import Peak, log_ratio_of, rounding_of, search, starting_points
+from pyro_mbde.auditing.search import log_ratio_of, rounding_of, search, starting_points
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.rejection import EnvelopeError
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -55,7 +55,7 @@ def audit(
 ) -> AuditReport:
     r"""Attacks a training function: fits pairs of hostile tables and looks for what contradicts the claimed epsilon.
 
-    For the owner of a table before a release, and for whoever changes a trainer. Each pair of tables gives densities
+    For the owner of a table before a release, and for developers of trainers. Each pair of tables gives densities
     :math:`q, q'`, fitted once and held fixed, so what is attacked is what a
     :class:`~pyro_mbde.privacy.guarantee.Guarantee` claims of any two fits, whatever randomness they used:
 
@@ -71,7 +71,7 @@ def audit(
     - *black-box*, on draws alone: an event chosen on half of them, and on the other half Clopper and Pearson's bounds
       on :math:`\log\,(\Pr[S] - \delta) / \Pr[S']`, either way; :math:`1 - \text{confidence}` is shared out among
       pairs, ways and bounds.
-    - *what the claim rests on*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
+    - *assumptions of the claim*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
       what bounds and certificate imply; the tilt is in its bounds to the last bit; ``log_prob`` integrates to 1; phi is
       where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made afresh. The
       tests among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
@@ -90,8 +90,8 @@ def audit(
     ``MBDE.paper``, exact draws  75 and 10        75 and 46      56 and 44
     ===========================  ===============  =============  =============
 
-    It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. What it cannot see: seeds that
-    can be guessed, running times, how epsilon, skew and base were chosen before ``fit``, and what becomes of the draws.
+    It is evidence, not a proof: a fault contradicts the claim, no fault proves nothing. It does not see seeds that
+    can be guessed, running times, how epsilon, skew and base were chosen before ``fit``, and how draws are used.
 
     Privacy:
         Public if only made-up tables went in. With ``tables`` of an owner's the report is as sensitive as they are.
@@ -110,7 +110,7 @@ def audit(
         confidence: with which all black-box bounds hold together, in (0, 1).
         seed: of tables, search and draws (and of a fit that uses torch's global generator); ``None`` for the global
             generator as it is.
-        progress: whether to show a progress bar that tells what is being done.
+        progress: whether to show a progress bar that names the step under way.
 
     Returns:
         The report.
@@ -178,53 +178,73 @@ def _check_tables(tables: Any) -> list[TablePair]:
     return [TablePair(str(name), *pair) for name, pair in tables.items()]
 
 
+@dataclass(frozen=True, eq=False)
 class _Fitted:
-    """A fitted density with its draws."""
+    """A table with the density that was fitted to it, and draws of that."""
 
-    def __init__(self, name: str, density: Any, table: Any, draws: Tensor | None) -> None:
-        self.name, self.density, self.table, self.draws = name, density, table, draws
+    name: str
+    table: Any
+    density: Any
+    draws: Tensor | None
+
+    @property
+    def has_log_prob(self) -> bool:
+        return hasattr(self.density, "log_prob")
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        guarantee = getattr(self.density, "guarantee", None)
+        return guarantee if isinstance(guarantee, Guarantee) else None
 
 
+@dataclass(eq=False)
 class _Attack:
-    """What has been fitted, reached and found so far."""
+    """State of an audit: fitted densities, results and findings.
 
-    def __init__(
-        self, fit: Callable[[Any], Any], epsilon: float, num_draws: int, error: float, steps: AuditProgress
-    ) -> None:
-        self._fit, self._epsilon, self._num_draws, self._error, self._steps = fit, epsilon, num_draws, error, steps
-        self._fitted: list[_Fitted] = []
-        self._findings: list[Finding] = []
-        self._suspicions: list[Suspicion] = []
-        self._refusals: list[str] = []
-        self.results: list[PairResult] = []
-        self.delta = 0.0
-        self.place: Tensor | None = None
-        self._largest = 0.0
+    Attributes:
+        fit: the attacked function.
+        epsilon: that is claimed of it.
+        num_draws: of each density.
+        error: probability that the black-box bounds of one pair are wrong.
+        steps: what to report progress to.
+        results: one a pair.
+        delta: the largest that a density claims.
+        place: where the largest finite log-ratio was found.
+    """
+
+    fit: Callable[[Any], Any]
+    epsilon: float
+    num_draws: int
+    error: float
+    steps: AuditProgress
+    results: list[PairResult] = field(default_factory=list)
+    delta: float = 0.0
+    place: Tensor | None = None
+    _largest: float = 0.0
+    _fitted: list[_Fitted] = field(default_factory=list)
+    _findings: list[Finding] = field(default_factory=list)
+    _pending: list[PendingTest] = field(default_factory=list)
+    _refusals: list[str] = field(default_factory=list)
 
     def run(self, pair: TablePair) -> None:
         """Fits a pair of tables and attacks the densities."""
         q = self._fit_table(f"{pair.name!r}, first table", pair.table)
         other = self._fit_table(f"{pair.name!r}, second table", pair.other)
-        if q is None or other is None:
-            self.results.append(PairResult(pair.name))
-            return
         result = PairResult(pair.name)
-        if all(hasattr(fitted.density, "log_prob") for fitted in (q, other)):
-            self._steps.begin(f"searching for the largest log-ratio, {pair.name!r}")
-            result = self._white_box(result, q, other)
-        if q.draws is not None and other.draws is not None:
-            self._steps.begin(f"telling draws apart, {pair.name!r}")
-            result = self._black_box(result, q, other)
+        if q is not None and other is not None:
+            if q.has_log_prob and other.has_log_prob:
+                result = self._white_box(result, q, other)
+            if q.draws is not None and other.draws is not None:
+                result = self._black_box(result, q, other, q.draws, other.draws)
         self.results.append(result)
 
     def verdict(self) -> tuple[Finding, ...]:
         """All findings, the tests' among them by the level that their number leaves to each; faults first."""
-        level = _FALSE_ALARMS / max(len(self._suspicions), 1)
-        by_p_value = sorted(self._suspicions, key=lambda test: test.p_value)
+        level = _FALSE_ALARMS / max(len(self._pending), 1)
+        by_p_value = sorted(self._pending, key=lambda test: test.p_value)
         for refused in self._refusals:
             if self._fitted:  # whoever sees a refusal knows that the table is not one of those
-                text = f"fit refused {refused}, and others not: a refusal tells tables apart"
-                self._findings.append(Finding("refused", FAULT, text, math.inf))
+                self._fault("refused", f"fit refused {refused}, and others not: a refusal tells tables apart", math.inf)
             else:
                 self._note(f"fit refused {refused}: nothing was attacked")
         found = [*self._findings, *(test.finding for test in by_p_value if test.p_value < level)]
@@ -234,19 +254,19 @@ class _Attack:
         for fitted in self._fitted:
             if fitted.table is table:
                 return fitted
-        self._steps.begin(f"fitting {name}")
+        self.steps.begin(f"fitting {name}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # that a table is odd is the point
-                density = self._fit(table)
+                density = self.fit(table)
         except (ValueError, RuntimeError) as error:
-            # Not what it says: a message may tell something of an owner's table.
+            # Not its text: a message may depend on an owner's table.
             self._refusals.append(f"the table of {name} with a {type(error).__name__}")
             return None
         if not hasattr(density, "log_prob") and not hasattr(density, "sample"):
             raise TypeError(argument_error("fit", "return an object with sample or log_prob", type(density).__name__))
-        self._steps.begin(f"checking {name}")
-        fitted = _Fitted(name, density, table, self._draw(name, density))
+        self.steps.begin(f"checking {name}")
+        fitted = _Fitted(name, table, density, self._draw(name, density))
         self._fitted.append(fitted)
         self._check(fitted)
         return fitted
@@ -256,11 +276,11 @@ class _Attack:
             self._note(f"the density of {name} has no sample: no draws were attacked")
             return None
         try:
-            draws: Tensor = density.sample(torch.Size([self._num_draws]))
+            draws: Tensor = density.sample(torch.Size([self.num_draws]))
             second: Tensor = density.sample(torch.Size([_SECOND_RELEASE]))
         except EnvelopeError:
             text = f"the density of {name} cannot be drawn from: its tilt is above its bound or NaN"
-            self._findings.append(Finding("tilt", FAULT, text, math.inf))
+            self._fault("tilt", text, math.inf)
             return None
         except (ValueError, RuntimeError) as error:
             self._note(f"the density of {name} cannot be drawn from: {type(error).__name__}")
@@ -269,29 +289,28 @@ class _Attack:
         return draws.detach()
 
     def _check(self, fitted: _Fitted) -> None:
-        """What is attacked of one density, or against the first one."""
+        """Holds one density against its own claims, and against the public facts of the first one."""
         name, density, first = fitted.name, fitted.density, self._fitted[0].density
         base = base_of(density)
-        guarantee = getattr(density, "guarantee", None)
-        if isinstance(guarantee, Guarantee):
-            self.delta = max(self.delta, guarantee.delta)
-        self._findings.extend(check_claim(name, density, self._epsilon))
+        if fitted.guarantee is not None:
+            self.delta = max(self.delta, fitted.guarantee.delta)
+        self._findings.extend(check_claim(name, density, self.epsilon))
         if density is not first:
             self._findings.extend(check_public_facts(name, density, first))
         if fitted.draws is not None:
             tests, findings = check_draws(name, density, base, fitted.draws)
-            self._suspicions.extend(tests)
+            self._pending.extend(tests)
             self._findings.extend(findings)
-        if not hasattr(density, "log_prob"):
+        if not fitted.has_log_prob:
             self._note(f"the density of {name} has no log_prob: it was attacked by its draws alone")
             return
-        starts = self._starts([fitted])
+        starts = self._starts(fitted)
         self._findings.extend(check_values(name, density, starts))
         if base is not None:
-            self._suspicions.extend(check_normalizer(name, density, base, starts))
+            self._pending.extend(check_normalizer(name, density, base, starts))
 
-    def _starts(self, densities: Iterable[_Fitted]) -> Tensor:
-        densities = list(densities)
+    def _starts(self, *densities: _Fitted) -> Tensor:
+        """Where the search for a large log-ratio begins."""
         base = base_of(densities[0].density)
         support = getattr(densities[0].density, "support", None)
         drawn = [fitted.draws[:_NUM_ROWS] for fitted in densities if fitted.draws is not None]
@@ -303,49 +322,50 @@ class _Attack:
         return starting_points(base, support, usable)
 
     def _white_box(self, result: PairResult, q: _Fitted, other: _Fitted) -> PairResult:
+        self.steps.begin(f"searching for the largest log-ratio, {result.name!r}")
         over_same_base = same_base(q.density, other.density)
-        starts, support = self._starts([q, other]), getattr(q.density, "support", None)
         log_ratio = log_ratio_of(q.density, other.density, same_base=over_same_base)
-        peak = search(log_ratio, starts, support)
+        peak = search(log_ratio, self._starts(q, other), getattr(q.density, "support", None))
         slack = rounding_of(q.density, other.density, peak.place.unsqueeze(0), same_base=over_same_base)
-        self._hold_against_claim(result.name, peak, slack, (q.density, other.density))
+        where = f"on {result.name!r} at x = {describe(peak.place)}"
+        if peak.epsilon > self.epsilon + slack:
+            text = f"|log q/q'| is {peak.epsilon:.10g}, above the claimed {self.epsilon:.10g}, {where}"
+            self._fault("epsilon", text, peak.epsilon)
+        spread = peak.highest - peak.lowest
+        claims = [
+            fitted.guarantee.log_ratio_range
+            for fitted in (q, other)
+            if fitted.guarantee is not None and fitted.guarantee.log_ratio_range is not None
+        ]
+        if len(claims) == 2 and spread > max(claims) + 2 * slack:
+            text = f"log q/q' ranges over {spread:.10g}, above the claimed {max(claims):.10g}, {where}"
+            self._fault("range", text, spread)
         if peak.epsilon > self._largest and math.isfinite(peak.epsilon):
             self._largest, self.place = peak.epsilon, peak.place
         return replace(
             result,
             white_box=peak.epsilon,
-            log_ratio_range=peak.highest - peak.lowest,
+            log_ratio_range=spread,
             place=tuple(peak.place.double().flatten().tolist()),
         )
 
-    def _hold_against_claim(self, name: str, peak: Peak, slack: float, densities: tuple[Any, Any]) -> None:
-        where = f"on {name!r} at x = {describe(peak.place)}"
-        if peak.epsilon > self._epsilon + slack:
-            text = f"|log q/q'| is {peak.epsilon:.10g}, above the claimed {self._epsilon:.10g}, {where}"
-            self._findings.append(Finding("epsilon", FAULT, text, peak.epsilon))
-        ranges = [
-            density.guarantee.log_ratio_range
-            for density in densities
-            if isinstance(getattr(density, "guarantee", None), Guarantee)
-        ]
-        spread = peak.highest - peak.lowest
-        if len(ranges) == 2 and spread > max(ranges) + 2 * slack:
-            text = f"log q/q' ranges over {spread:.10g}, above the claimed {max(ranges):.10g}, {where}"
-            self._findings.append(Finding("range", FAULT, text, spread))
-
-    def _black_box(self, result: PairResult, q: _Fitted, other: _Fitted) -> PairResult:
-        assert q.draws is not None
-        assert other.draws is not None
-        draws = [fitted.draws.reshape(self._num_draws, -1) for fitted in (q, other) if fitted.draws is not None]
-        if not all(bool(torch.isfinite(part).all()) for part in draws):
+    def _black_box(
+        self, result: PairResult, q: _Fitted, other: _Fitted, draws: Tensor, other_draws: Tensor
+    ) -> PairResult:
+        self.steps.begin(f"telling draws apart, {result.name!r}")
+        flat = [part.reshape(self.num_draws, -1) for part in (draws, other_draws)]
+        if not all(bool(torch.isfinite(part).all()) for part in flat):
             return result
-        tables = [_rows(fitted.table, q.draws) for fitted in (q, other)]
-        rows = [draws[0][:0] if table is None else table.reshape(len(table), draws[0].shape[1]) for table in tables]
-        event = prove(draws[0], draws[1], rows[0], rows[1], error=self._error, delta=self.delta)
-        if event.epsilon > self._epsilon:
+        tables = [_rows(fitted.table, draws) for fitted in (q, other)]
+        rows = [flat[0][:0] if table is None else table.reshape(len(table), flat[0].shape[1]) for table in tables]
+        event = epsilon_lower_bound(*flat, *rows, error=self.error, delta=self.delta)
+        if event.epsilon > self.epsilon:
             text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"
-            self._findings.append(Finding("black-box", FAULT, text, event.epsilon))
+            self._fault("black-box", text, event.epsilon)
         return replace(result, black_box=event.epsilon, event=event.text)
+
+    def _fault(self, kind: str, text: str, evidence: float) -> None:
+        self._findings.append(Finding(kind, FAULT, text, evidence))
 
     def _note(self, text: str) -> None:
         self._findings.append(Finding("unchecked", NOTE, text))

@@ -1,4 +1,4 @@
-"""What must be the same for every table, and what a density says of itself held against what it is."""
+"""Checks of the public facts of a density, and of its own claims."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -25,12 +26,12 @@ PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
 _NUM_REPLICATES, _REPLICATE_SIZE = 33, 2**11
 
 
-class Suspicion(NamedTuple):
-    """A finding that holds if a p-value is small enough: below the level that many tests leave to each.
+class PendingTest(NamedTuple):
+    """A test whose outcome waits for the number of tests, which sets the level of each.
 
     Attributes:
-        p_value: probability of as much, were nothing wrong.
-        finding: what is wrong otherwise.
+        p_value: of the hypothesis that nothing is wrong.
+        finding: what is reported if the p-value is below the level.
     """
 
     p_value: float
@@ -134,12 +135,11 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
     return findings
 
 
-def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[Suspicion]:
+def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[PendingTest]:
     r"""Returns whether a density integrates to 1, and a calibrated one lies where its certificate says.
 
-    Both from :math:`E_{Q_0}\, q/q_0`, on quasi-random draws of the base in 33 independent replicates, whose
-    scatter gives
-    Student's t; a finite base is summed.
+    Both from :math:`E_{Q_0}\, q/q_0`, on quasi-random draws of the base in 33 independent replicates, with Student's t;
+    a finite base is summed.
 
     Args:
         name: of its table.
@@ -171,7 +171,7 @@ def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) 
     off = max(abs(log_mass) - narrow, 0.0)
     text = f"the density of {name} integrates to exp({log_mass:.4g}), not to 1 (standard error {error:.2g})"
     p_value = _tail(off, math.hypot(error, stated), known and not stated, 14)
-    tests = [Suspicion(p_value, Finding("normalizer", FAULT, text, log_mass))]
+    tests = [PendingTest(p_value, Finding("normalizer", FAULT, text, log_mass))]
     if isinstance(density, MollifiedExpFamily) and density.certificate is not None:
         tests.append(_check_certificate(name, density, log_mass, error, known, seen))
     return tests
@@ -179,7 +179,7 @@ def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) 
 
 def _check_certificate(
     name: str, density: MollifiedExpFamily, log_mass: float, error: float, known: bool, seen: Tensor
-) -> Suspicion:
+) -> PendingTest:
     certificate, bounds = density.certificate, density.bounds
     assert certificate is not None
     phi = density.log_normalizer.value + log_mass
@@ -195,7 +195,7 @@ def _check_certificate(
         f"the density of {name} has phi = {phi:.4g} (standard error {error:.2g}), certified to be within "
         f"{certificate.tolerance:.4g}, or else log q/q0 in its bounds"
     )
-    return Suspicion(_tail(excess, error, known, _NUM_REPLICATES - 1), Finding("certificate", FAULT, text, phi))
+    return PendingTest(_tail(excess, error, known, _NUM_REPLICATES - 1), Finding("certificate", FAULT, text, phi))
 
 
 def log_ratio_over(density: Any, base: Distribution) -> Callable[[Tensor], Tensor]:
@@ -221,36 +221,7 @@ def _tail(excess: float, error: float, known: bool, freedom: int) -> float:
         return 0.0 if excess > error else 1.0
     if error == 0:
         return 0.0
-    return student_t_tail(excess / error, freedom)
-
-
-def student_t_tail(value: float, freedom: int) -> float:
-    r"""Returns :math:`\Pr[|T| > t]` for Student's t with an even number of degrees of freedom.
-
-    With :math:`\nu` even and :math:`s = t/\sqrt{\nu + t^2}`, :math:`c^2 = 1 - s^2`,
-
-    .. math::
-        \Pr[|T| \le t] = s \Bigl(1 + \tfrac12 c^2 + \tfrac{1 \cdot 3}{2 \cdot 4} c^4 + \dots +
-        \tfrac{1 \cdot 3 \cdots (\nu - 3)}{2 \cdot 4 \cdots (\nu - 2)} c^{\nu - 2}\Bigr) .
-
-    Args:
-        value: t, at least 0.
-        freedom: nu, even; an odd one is rounded down.
-
-    References:
-        Abramowitz, Stegun. Handbook of Mathematical Functions. 1964. 26.7.4.
-
-    Example:
-        >>> round(student_t_tail(4.303, 2), 4)
-        0.05
-    """
-    freedom -= freedom % 2
-    squared = freedom / (freedom + value * value)
-    term = total = 1.0
-    for index in range(1, freedom // 2):
-        term *= squared * (2 * index - 1) / (2 * index)
-        total += term
-    return max(1 - math.sqrt(1 - squared) * total, 0.0)
+    return float(2 * stats.t.sf(excess / error, freedom))
 
 
 def describe(value: Tensor) -> str:

@@ -6,16 +6,17 @@ import math
 from typing import Any, NamedTuple
 
 import torch
+from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.auditing.checks import Suspicion, log_ratio_over
+from pyro_mbde.auditing.checks import PendingTest, log_ratio_over
 from pyro_mbde.auditing.report import FAULT, NOTE, Finding
 from pyro_mbde.auditing.search import in_chunks, inside
 from pyro_mbde.density.finite import enumerate_points
 
 #: Base draws that are thinned to the density, for each draw and at most, and the fewest left that are worth a test.
-_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _FEWEST = 8, 2**17, 300
+_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _MIN_DRAWS = 8, 2**17, 300
 #: Columns that are tested.
 _NUM_COLUMNS = 8
 #: Share of draws that may repeat earlier ones, beyond what floats of the base repeat.
@@ -23,14 +24,14 @@ _REPEATED = 0.005
 
 
 class Checked(NamedTuple):
-    """What tests suspect, and what is certain."""
+    """Tests that are pending, and findings that need no test."""
 
-    suspicions: list[Suspicion]
+    tests: list[PendingTest]
     findings: list[Finding]
 
 
 def check_draws(name: str, density: Any, base: Distribution | None, draws: Tensor) -> Checked:
-    """Returns tests of one release of draws, and what is certain.
+    """Returns tests of one release of draws, and findings that need no test.
 
     Args:
         name: of the table.
@@ -38,14 +39,14 @@ def check_draws(name: str, density: Any, base: Distribution | None, draws: Tenso
         base: that it lies over, if it is known.
         draws: in the order in which they are released.
     """
-    tests: list[Suspicion] = []
+    tests: list[PendingTest] = []
     findings: list[Finding] = []
     held = inside(getattr(density, "support", None), draws)
     if not bool(held.all()):
         text = f"{int((~held).sum())} draws of {name} are not finite, or outside the support"
         findings.append(Finding("draws", FAULT, text, float((~held).sum())))
         draws = draws[held]
-    if len(draws) < _FEWEST:
+    if len(draws) < _MIN_DRAWS:
         text = f"too few draws of {name} to test them"
         return Checked(tests, [*findings, Finding("unchecked", NOTE, text, float(len(draws)))])
     columns = draws.reshape(len(draws), -1)[:, :_NUM_COLUMNS].double()
@@ -63,12 +64,12 @@ def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Fin
     """Returns whether two releases of one density share their rows: a generator that is seeded again."""
     size = min(len(first), len(second))
     if size and torch.equal(first[:size], second[:size]) and len(torch.unique(first, dim=0)) > 1:
-        text = f"two releases of {name} are the same: their randomness is no secret"
+        text = f"two releases of {name} are the same: their generators start in the same state"
         return [Finding("repeated", FAULT, text, float(size))]
     return []
 
 
-def _serial_tests(what: str, column: Tensor) -> list[Suspicion]:
+def _serial_tests(what: str, column: Tensor) -> list[PendingTest]:
     r"""Rank correlation of rows and the rows that follow, at lags that are powers of 2 and of 10.
 
     Of rows in an order that means nothing, ranks are a random permutation, ties broken at random; the correlation at
@@ -84,9 +85,9 @@ def _serial_tests(what: str, column: Tensor) -> list[Suspicion]:
     for lag in lags:
         correlation = float((centred * centred.roll(-lag)).mean() / centred.square().mean())
         z_score = (correlation + 1 / size) * math.sqrt(size)
-        text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so they are no independent draws"
+        text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so the draws are not independent"
         p_value = math.erfc(abs(z_score) / math.sqrt(2))
-        tests.append(Suspicion(p_value, Finding("dependent", FAULT, text, correlation)))
+        tests.append(PendingTest(p_value, Finding("dependent", FAULT, text, correlation)))
     return tests
 
 
@@ -124,7 +125,7 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
     largest = float(torch.maximum(log_weights.max(), log_of_draws.max()))
     kept = torch.rand(len(proposals), dtype=torch.float64) < (log_weights - largest).exp()
     thinned, log_of_thinned = proposals[kept], log_weights[kept]
-    if len(thinned) < _FEWEST:
+    if len(thinned) < _MIN_DRAWS:
         text = f"base draws meet the density of {name} too rarely to test that draws follow it"
         return Checked([], [Finding("unchecked", NOTE, text, float(len(thinned)))])
     tests = []
@@ -132,10 +133,9 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
     pairs = [("log q/q0", log_of_draws, log_of_thinned)]
     pairs += [(f"column {index}", columns[0][:, index], columns[1][:, index]) for index in range(columns[0].shape[1])]
     for what, first, second in pairs:
-        distance = kolmogorov_distance(first, second)
+        distance, p_value = map(float, stats.ks_2samp(first, second, method="asymp"))
         text = f"draws of {name} do not follow its log_prob: {what} is off by {distance:.3g} in distribution"
-        p_value = kolmogorov_tail(distance, len(first), len(second))
-        tests.append(Suspicion(p_value, Finding("draws", FAULT, text, distance)))
+        tests.append(PendingTest(p_value, Finding("draws", FAULT, text, distance)))
     return Checked(tests, [])
 
 
@@ -151,29 +151,4 @@ def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Te
     distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
     text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
     p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
-    return Checked([Suspicion(p_value, Finding("draws", FAULT, text, distance))], [])
-
-
-def kolmogorov_distance(first: Tensor, second: Tensor) -> float:
-    """Returns the largest distance of two empirical distribution functions.
-
-    Example:
-        >>> kolmogorov_distance(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
-        0.5
-    """
-    first, second = first.sort().values, second.sort().values
-    places = torch.cat([first, second])
-    shares = [torch.searchsorted(part, places, right=True).double() / len(part) for part in (first, second)]
-    return float((shares[0] - shares[1]).abs().max())
-
-
-def kolmogorov_tail(distance: float, num_first: int, num_second: int) -> float:
-    r"""Returns a bound on the p-value of a Kolmogorov distance; ties make it larger than it need be.
-
-    .. math::
-        2 \exp(-2 \lambda^2), \qquad \lambda^2 = d^2 \frac{n m}{n + m} .
-
-    References:
-        Wei, Dudley. Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities. 2012.
-    """
-    return min(1.0, 2 * math.exp(-2 * distance**2 * num_first * num_second / (num_first + num_second)))
+    return Checked([PendingTest(p_value, Finding("draws", FAULT, text, distance))], [])

@@ -1,4 +1,4 @@
-"""What draws alone prove: an event chosen on half of them, counted on the other half."""
+"""Lower bounds on epsilon from draws alone: an event is chosen on half of them and counted on the other half."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+from scipy import stats  # type: ignore[import-untyped]
 from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number
@@ -20,15 +21,17 @@ _LEARNER = WeakLearner(
     hidden_sizes=(32,), num_frequencies=16, frequency_scale=(0.5, 4.0), num_steps=150, batch_size=512
 )
 _NUM_TRAINING = 2**14
-#: Thresholds tried for each score, columns that are scores of their own, and rows of a table that draws are held
+#: Thresholds tried for each score, columns that are scores themselves, and rows of a table that draws are held
 #: against.
 _NUM_THRESHOLDS, _NUM_COLUMNS, _NUM_ROWS = 64, 8, 64
-#: Distinct rows up to which each is a cell of its own.
+#: Most distinct rows for which each is a cell.
 _NUM_CELLS = 512
+#: Relative error of a quantile, which bounds are rounded outwards by.
+_ROUNDING = 1e-9
 
 
 class Event(NamedTuple):
-    """What was proved by counting.
+    """A lower bound by counting.
 
     Attributes:
         epsilon: lower bound, in nats; 0 where nothing was proved.
@@ -40,18 +43,12 @@ class Event(NamedTuple):
 
 
 def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
-    r"""Returns bounds on a probability, each wrong with probability at most ``error``: exact, for every probability.
-
-    The lower one is the p at which ``count`` or more of n trials have probability ``error``, the upper one that at
-    which ``count`` or fewer have.
+    """Returns a lower and an upper bound on a probability, each wrong with probability at most ``error``.
 
     Args:
         count: events seen.
-        num_trials: n, at least 1.
+        num_trials: at least 1.
         error: of each bound, in (0, 1).
-
-    Returns:
-        Lower and upper bound, rounded outwards.
 
     References:
         Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
@@ -65,25 +62,14 @@ def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, f
     count = check_count("count", count, minimum=0)
     check_number("count", count, f"be at most {num_trials}", lambda value: value <= num_trials)
     check_number("error", error, "be in (0, 1)", lambda value: 0 < value < 1)
-    lower = 0.0 if count == 0 else 1 - _largest_probability(num_trials - count, num_trials, error)
-    upper = 1.0 if count == num_trials else _largest_probability(count, num_trials, error)
-    return max(lower, 0.0), min(upper, 1.0)
+    lower = 0.0 if count == 0 else float(stats.beta.ppf(error, count, num_trials - count + 1))
+    upper = 1.0 if count == num_trials else float(stats.beta.isf(error, count + 1, num_trials - count))
+    return lower * (1 - _ROUNDING), min(upper * (1 + _ROUNDING), 1.0)
 
 
-def _largest_probability(count: int, num_trials: int, error: float) -> float:
-    """The p at which ``count`` or fewer of n trials have probability ``error``, by bisection; rounded up."""
-    counts = torch.arange(count + 1, dtype=torch.float64)
-    total = torch.tensor(float(num_trials), dtype=torch.float64)
-    log_ways = torch.lgamma(total + 1) - torch.lgamma(counts + 1) - torch.lgamma(total - counts + 1)
-    low, high = count / num_trials, 1.0
-    while high - low > 1e-12 + 1e-9 * high:
-        middle = (low + high) / 2
-        log_terms = log_ways + counts * math.log(middle) + (num_trials - counts) * math.log1p(-middle)
-        low, high = (middle, high) if float(torch.logsumexp(log_terms, 0)) > math.log(error) else (low, middle)
-    return high
-
-
-def prove(draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, *, error: float, delta: float) -> Event:
+def epsilon_lower_bound(
+    draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, *, error: float, delta: float
+) -> Event:
     r"""Returns the largest epsilon that draws of two densities prove, either way.
 
     For an event S with :math:`\Pr[S] \le e^\epsilon \Pr[S'] + \delta` claimed,
@@ -99,7 +85,7 @@ def prove(draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, 
     Args:
         draws: of one density, shape ``(n, d)``.
         other_draws: of the other, shape ``(n, d)``.
-        rows: of the one's table, which draws are held against, shape ``(m, d)``.
+        rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
         delta: of the claim.
@@ -170,7 +156,7 @@ def _cells(parts: list[Tensor]) -> list[Tensor] | None:
 
 def _learned(standard: list[Tensor]) -> list[Tensor]:
     num_dims = standard[0].shape[1]
-    # Draws of an attacked density may be far out: what is learned from is held within reach.
+    # Draws of an attacked density may be far out: the learner sees them clamped.
     held = [part.clamp(-1e3, 1e3).float() for part in standard]
     with with_gradients():
         unit = LocationScale(torch.zeros(num_dims), torch.ones(num_dims))

@@ -15,7 +15,7 @@ from pyro_mbde.density.base import location_scale_of_draws
 #: Rows of a table, and draws of the base that most rows are taken from.
 _NUM_ROWS, _NUM_POOL = 1000, 4096
 #: Share of the base's mass in the larger part, at most: nearer to 1, fits of it are too noisy to stay at the bound.
-_LARGEST_REST = 0.85
+_MAX_REST = 0.85
 #: How far off the base's middle huge values lie, in units of its spread.
 _HUGE = 1e6
 
@@ -120,7 +120,7 @@ def _repeat(rows: Tensor, num_rows: int = _NUM_ROWS) -> Tensor:
 
 
 def _tail_against_rest(pool: _Pool, epsilon: float) -> TablePair:
-    share = min(max(0.95 * math.exp(-epsilon / 4), 0.1), _LARGEST_REST)
+    share = min(max(0.95 * math.exp(-epsilon / 4), 0.1), _MAX_REST)
     return TablePair("tail against rest", _repeat(pool.draws[-8:]), pool.draws[: int(share * _NUM_POOL)])
 
 

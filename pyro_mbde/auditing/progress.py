@@ -1,4 +1,4 @@
-"""How far an audit is, and what it is doing."""
+"""Progress of an audit."""
 
 from __future__ import annotations
 

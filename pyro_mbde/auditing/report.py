@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class PairResult:
-    """What was reached on one pair of tables.
+    """Largest log-ratios found on one pair of tables.
 
     Attributes:
         name: of the pair.
@@ -53,7 +53,7 @@ class PairResult:
 
 @dataclass(frozen=True)
 class AuditReport:
-    r"""What an audit reached on a training function, and what it found wrong.
+    r"""Result of an audit of a training function: log-ratios reached and faults found.
 
     Evidence, not a proof: a fault contradicts the claim, but that none was found proves nothing. Printed, it is a short
     table.

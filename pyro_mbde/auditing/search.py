@@ -113,7 +113,7 @@ def starting_points(base: Distribution | None, support: Any, rows: list[Tensor])
     near = torch.cat([part.to(like) for part in pools])
     near = near[inside(support, near)]
     features = near.reshape(len(near), -1)
-    # One place has no spread of its own.
+    # A single place has no spread.
     spread = location_scale_of_draws(features if len(features) > 1 else torch.cat([features - 1, features + 1]))
     directions = torch.randn(_NUM_DIRECTIONS, features.shape[1], dtype=torch.float64)
     directions = torch.cat([directions / directions.norm(dim=1, keepdim=True), torch.ones(1, features.shape[1])])
@@ -157,7 +157,7 @@ def _stay(function: _Function, points: Tensor, starts: Tensor, support: Any) -> 
 
 
 def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
-    """Steps of a length of their own along the gradient, shorter and shorter; all points on the way are returned."""
+    """Follows the gradient in ever shorter steps, equally long at all points; returns all points on the way."""
     if _is_discrete(support, points):
         return points
     scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.to(points).reshape(points.shape[1:])

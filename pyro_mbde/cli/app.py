@@ -14,18 +14,14 @@ import click
 from pyro_mbde.cli.audit import audit_command
 from pyro_mbde.cli.budget import budget_group
 from pyro_mbde.cli.config import config_option
+from pyro_mbde.cli.console import flush_streams, tell
 from pyro_mbde.cli.diagnose import diagnose_command
-from pyro_mbde.cli.errors import error_text, is_unexpected, running_command
+from pyro_mbde.cli.errors import USER_ERRORS, error_text, is_unexpected
 from pyro_mbde.cli.fit import fit_command
 from pyro_mbde.cli.forward import bench_command, reproduce_command
 from pyro_mbde.cli.release import release_command
 from pyro_mbde.cli.report import report_command
 from pyro_mbde.cli.shared import BUDGET_REFUSED, EXAMPLES, INTERRUPTED, USER_ERROR
-from pyro_mbde.cli.streams import flush_streams, tell
-
-#: What a user can set right; anything else is a mistake of the library's and shows where it comes from.
-_USER_ERRORS = (ValueError, TypeError, OSError, ImportError, RuntimeError)
-_CONTEXT = "_pyro_mbde_context"
 
 
 class Application(click.Group):
@@ -52,14 +48,6 @@ class Application(click.Group):
         start: Any = super().main
         return start(*args, **extra, standalone_mode=False)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs a command, and notes its options on an error that it ends with."""
-        try:
-            return super().invoke(ctx)
-        except _USER_ERRORS as error:
-            setattr(error, _CONTEXT, running_command(ctx))
-            raise
-
     def _run(self, *args: Any, **extra: Any) -> int:
         try:
             outcome = self._start(*args, **extra)
@@ -72,10 +60,10 @@ class Application(click.Group):
             error.show(shown)
             tell(shown.getvalue().rstrip("\n"))
             return error.exit_code
-        except _USER_ERRORS as error:
+        except USER_ERRORS as error:
             if os.environ.get("PYRO_MBDE_DEBUG", "0") != "0":
                 raise
-            tell(f"Error: {error_text(error, getattr(error, _CONTEXT, None))}")
+            tell(f"Error: {error_text(error)}")
             if is_unexpected(error):
                 tell(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.")
             return BUDGET_REFUSED if _is_refusal(error) else USER_ERROR

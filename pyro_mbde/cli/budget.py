@@ -10,20 +10,18 @@ from typing import Any
 import click
 
 from pyro_mbde.cli.budget_show import describe, limits, show_all, show_one
+from pyro_mbde.cli.console import Console, aligned, tell
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
     EXISTING,
     USER_ERROR,
-    Console,
-    aligned,
     ledger_option,
     library,
     open_ledger,
     shared_options,
 )
-from pyro_mbde.cli.streams import tell
 
 
 @click.group(
@@ -281,7 +279,7 @@ def plan_command(
 
 
 def _check_total(epsilon: float) -> None:
-    """The limit that fit has for one row; what is infinite is refused elsewhere, with a reason of its own."""
+    """The limit that fit has for one row; what is infinite is refused elsewhere, with its own reason."""
     if MAX_TOTAL <= epsilon < math.inf:
         remedy = "Totals of 1 to 3 can be defended."
         raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")

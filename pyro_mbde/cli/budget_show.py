@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from pyro_mbde.cli.shared import Console, aligned
+from pyro_mbde.cli.console import Console, aligned
 
 
 def describe(account: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def check_section(command: click.Command, content: Mapping[str, Any], place: str
         place: what to call it in errors; empty for the whole file.
 
     Raises:
-        ValueError: a key is no option of the command, or a value of the wrong kind.
+        ValueError: a key is not an option of the command, or a value of the wrong kind.
     """
     subcommands = getattr(command, "commands", None)
     if subcommands is not None:
@@ -152,7 +152,7 @@ def _check_one(parameter: click.Parameter, value: Any, subject: str) -> Any:
     ):
         wanted = "true or false" if getattr(parameter, "is_flag", False) else "a number or text"
         raise ValueError(f"{subject} must be {wanted}.")
-    # Click would cut off what is behind the point.
+    # Click would cut off the fraction.
     if isinstance(parameter.type, click.types.IntParamType) and (problem := whole_problem(value)) is not None:
         raise ValueError(f"{subject} must be a whole number, got {shortened(value)}. {problem}")
     return value

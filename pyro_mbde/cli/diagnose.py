@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
 from pyro_mbde.cli.shared import (
     CHECK_FAILED,
@@ -14,7 +15,6 @@ from pyro_mbde.cli.shared import (
     EXISTING,
     INTERRUPTED,
     OUTPUT,
-    Console,
     check_output,
     force_option,
     shared_options,
@@ -28,7 +28,7 @@ KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
 FIRST, MOST = 2000, 32_000
 #: Checks that longer chains may pass.
 OF_LENGTH = {"R-hat", "ESS"}
-#: Checks whose failure is no matter of length.
+#: Checks that longer chains do not help to pass.
 NOT_OF_LENGTH = {"draws", "acceptance rate", "divergences", "E-BFMI"}
 UNAFFECTED = (
     "Rows from `pyro-mbde release` do not depend on this: they are exact draws of the model, and no chain is run for "
@@ -91,7 +91,7 @@ def diagnose_command(
 ) -> None:
     """Run Markov chains on MODEL and check that they mix and sample the right density.
 
-    This is for users who put the model into a Pyro model of their own. Released rows do not depend on it: they are
+    This is for users who put the model into their own Pyro model. Released rows do not depend on it: they are
     exact draws, not states of chains.
 
     Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it

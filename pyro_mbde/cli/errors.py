@@ -1,4 +1,4 @@
-"""Errors of the library in the words of the command line."""
+"""Error texts of the command: options and files in place of the library's arguments."""
 
 from __future__ import annotations
 
@@ -17,27 +17,18 @@ _ARGUMENT = re.compile(
         (?P<value>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s]+?)\.(?P<rest>(?:\s.*)?)""",
     re.DOTALL | re.VERBOSE,
 )
-_MEMORY = "pyro_mbde.cli.errors"
+#: What a user can correct; anything else is a mistake of the library's and shows where it comes from.
+USER_ERRORS = (ValueError, TypeError, OSError, ImportError, RuntimeError)
+_COMMAND = "_pyro_mbde_command"
 
 
-def remember_command(ctx: click.Context) -> None:
-    """Notes which command runs, with its options."""
-    ctx.meta[_MEMORY] = ctx
+def note_command(error: Exception, ctx: click.Context) -> None:
+    """Notes on an error the command that ended with it."""
+    setattr(error, _COMMAND, ctx)
 
 
-def running_command(ctx: click.Context) -> click.Context | None:
-    """Returns the command that runs or ran, where one was noted."""
-    found: click.Context | None = ctx.meta.get(_MEMORY)
-    return found
-
-
-def error_text(error: Exception, ctx: click.Context | None) -> str:
-    """Returns what an error says, of options and files in place of the library's arguments.
-
-    Args:
-        error: of a command.
-        ctx: of the command, where it is known.
-    """
+def error_text(error: Exception) -> str:
+    """Returns what an error of a command says, of options and files in place of the library's arguments."""
     if isinstance(error, OSError) and error.errno in errno.errorcode and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     text = str(error) or type(error).__name__
@@ -47,16 +38,13 @@ def error_text(error: Exception, ctx: click.Context | None) -> str:
     name, constraint, value, rest = found.group("name", "constraint", "value", "rest")
     if name == "path":
         return f"{value} must {constraint}.{rest}"
+    ctx: click.Context | None = getattr(error, _COMMAND, None)
     label = None if ctx is None else _label(ctx, _OPTIONS.get(name, name), value)
     return text if label is None else f"{label} must {constraint}, got {value}.{rest}"
 
 
 def is_unexpected(error: Exception) -> bool:
-    """Returns whether an error may be a mistake of the library's, not one that the library raises on purpose.
-
-    Args:
-        error: of a command.
-    """
+    """Returns whether an error of a command may be a mistake of the library's, not one that it raises on purpose."""
     if type(error) not in (TypeError, RuntimeError):
         return False
     frame = error.__traceback__

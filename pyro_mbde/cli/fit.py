@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pyro_mbde.cli.config import config_columns
+from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.shared import (
     EXAMPLES,
     EXISTING,
     OUTPUT,
-    Console,
     check_output,
     find_schema,
     force_option,

@@ -11,7 +11,8 @@ from typing import Any, TextIO, cast
 import click
 
 from pyro_mbde.cli.config import check_section
-from pyro_mbde.cli.shared import EXAMPLES, Console, shared_options
+from pyro_mbde.cli.console import Console
+from pyro_mbde.cli.shared import EXAMPLES, shared_options
 
 
 class WithoutBars(io.TextIOBase):

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import click
 
+from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
-from pyro_mbde.cli.shared import (
-    EXAMPLES,
-    EXISTING,
-    OUTPUT,
-    Console,
-    ledger_option,
-    library,
-    open_ledger,
-    shared_options,
-)
+from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, ledger_option, library, open_ledger, shared_options
 
 
 @click.command(

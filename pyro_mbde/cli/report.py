@@ -7,16 +7,8 @@ from pathlib import Path
 
 import click
 
-from pyro_mbde.cli.shared import (
-    EXAMPLES,
-    EXISTING,
-    OUTPUT,
-    Console,
-    check_output,
-    force_option,
-    library,
-    shared_options,
-)
+from pyro_mbde.cli.console import Console
+from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, check_output, force_option, library, shared_options
 from pyro_mbde.cli.table import TABLE_OPTIONS, format_of, table_options
 
 #: Endings of what a release writes for people to read, and of tables.

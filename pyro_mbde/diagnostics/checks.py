@@ -70,7 +70,6 @@ def mixing_report(
         :class:`MixingReport`.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: there are no draws to check, the reference is not one of the chains' sites, or names do not fit.
 
     References:

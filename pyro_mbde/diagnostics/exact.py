@@ -1,4 +1,4 @@
-"""Chains beside exact draws: shares below exact quantiles."""
+"""Comparison of chains with exact draws, by shares below exact quantiles."""
 
 from __future__ import annotations
 

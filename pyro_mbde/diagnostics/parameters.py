@@ -23,7 +23,7 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
         sites: names of the sites; all by default.
 
     Raises:
-        TypeError: ``chains`` is no :class:`~pyro_mbde.Chains`, or ``sites`` no list of names.
+        TypeError: ``chains`` is not :class:`~pyro_mbde.Chains`, or ``sites`` not a list of names.
         ValueError: there are no draws, or no site of that name.
     """
     if not isinstance(chains, Chains):

@@ -66,7 +66,6 @@ def plot_mixing(
         The figure, which a notebook shows. It belongs to no pyplot window.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: there are no draws, no such site, names do not fit, or the path has another ending.
 
     References:
@@ -317,7 +316,7 @@ def _density_curve(chains: Chains, reference: Reference | None) -> Callable[[Arr
 
 
 def _draw_density(axis: Axes, values: Array, exact: Array | None, curve: Callable[[Array], Array] | None) -> None:
-    """Histogram of all chains over what it should be."""
+    """Histogram of all chains with the exact density."""
     pooled = values[np.isfinite(values)]
     axis.set(ylabel="density")
     if not len(pooled):
@@ -361,7 +360,7 @@ def _draw_energy(axis: Axes, energy: Array) -> None:
 
 
 def _draw_bfmi(axis: Axes, bfmi: tuple[float, ...]) -> None:
-    """E-BFMI of each chain beside the least it should be."""
+    """E-BFMI of each chain with the least that passes."""
     axis.set_title("E-BFMI", loc="left", fontsize=10, color=_INK)
     axis.axhline(MIN_BFMI, color=_COLORS[1], linestyle="--", linewidth=1.2, label=f"least allowed, {MIN_BFMI}")
     axis.plot(bfmi, color=_INK, linestyle="", marker="o", markersize=5 if len(bfmi) <= 20 else 2)

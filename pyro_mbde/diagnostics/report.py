@@ -1,4 +1,4 @@
-"""What is known of chains, for a terminal and a notebook."""
+"""The report on chains, for a terminal and a notebook."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 #: Rows of a table, names in a list, columns of a terminal.
 _MAX_ROWS, MAX_NAMED, _WIDTH = 20, 3, 100
+#: How numbers are written, by column.
+_STYLES = {
+    **dict.fromkeys(("mean", "sd", "mcse", "q5", "median", "q95"), "{:.3g}"),
+    "rhat": "{:.3f}",
+    **dict.fromkeys(("ess_bulk", "ess_tail"), "{:.0f}"),
+}
 
 
 class ParameterSummary(NamedTuple):
@@ -88,7 +94,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class MixingReport:
-    """What is known of chains: a summary of each parameter, the checks, and in plain words what failed.
+    """Summary of each parameter, the checks of the chains, and a reason for each failure.
 
     Prints as a table in a terminal and in a notebook.
 
@@ -170,26 +176,27 @@ class MixingReport:
             ),
         )
 
-    def _rows(self) -> tuple[list[tuple[str, ...]], str]:
-        """The header and the rows to show as text, and a note on what is not shown."""
-        total = len(self.parameters)
+    def _table(self) -> tuple[pd.DataFrame, str]:
+        """The parameters to show, as text, and a note on those that are not shown."""
+        import pandas as pd
+
         shown, note = self.parameters, ""
-        if total > _MAX_ROWS:
+        if len(shown) > _MAX_ROWS:
             shown = self.worst_first[:_MAX_ROWS]
-            note = f"The worst {_MAX_ROWS} of {total:,} parameters, by R-hat and effective sample size."
-        header = ("parameter", "mean", "sd", "mcse", "5%", "50%", "95%", "rhat", "ess_bulk", "ess_tail")
-        return [header, *(_cells(parameter) for parameter in shown)], note
+            note = f"The worst {_MAX_ROWS} of {len(self.parameters):,} parameters, by R-hat and effective sample size."
+        table = pd.DataFrame(shown, columns=ParameterSummary._fields)
+        for name, style in _STYLES.items():
+            table[name] = table[name].map(style.format)
+        return table.rename(columns={"name": "parameter", "q5": "5%", "median": "50%", "q95": "95%"}), note
 
     def __str__(self) -> str:
         """The table, the checks and the reasons, for a terminal."""
-        rows, note = self._rows()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        widths[0] = max(min(widths[0], _WIDTH - sum(widths[1:]) - 2 * len(widths[1:])), 9)
+        table, note = self._table()
+        numbers = table.drop(columns="parameter").to_string(index=False).splitlines()
+        names = [_shorten(name, _WIDTH - max(map(len, numbers)) - 2) for name in ["parameter", *table["parameter"]]]
+        width = max(map(len, names))
         lines = [self.title, ""]
-        for row in rows:
-            cells = [_shorten(row[0], widths[0]).ljust(widths[0])]
-            cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-            lines.append("  ".join(cells))
+        lines += [f"{name:<{width}}  {row}" for name, row in zip(names, numbers, strict=False)]
         lines += [note, ""] if note else [""]
         for check in self.checks:
             lines += _wrap(f"{check.outcome:<8}{check.name}: {check.detail}", 8)
@@ -206,33 +213,23 @@ class MixingReport:
         return f"{type(self).__name__}({shown})"
 
     def _repr_html_(self) -> str:
-        rows, note = self._rows()
-        left, right = "text-align:left;padding:2px 10px", "text-align:right;padding:2px 10px"
+        import pandas as pd
 
-        def cells(row: tuple[str, ...], tag: str) -> str:
-            styles = (left, *(right for _ in row[1:]))
-            return "".join(
-                f'<{tag} style="{style}">{html.escape(cell)}</{tag}>' for style, cell in zip(styles, row, strict=True)
-            )
-
-        body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows[1:])
-        checks = "".join(
-            f'<tr>{cells((check.name, check.outcome), "td")}<td style="{left}">{html.escape(check.detail)}</td></tr>'
-            for check in self.checks
-        )
+        table, note = self._table()
+        checks = pd.DataFrame([(check.name, check.outcome, check.detail) for check in self.checks])
         reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in self.failures)
         failed = f"<p><b>Why it failed</b></p><ul>{reasons}</ul>" if reasons else ""
         return (
-            f"<div><p><b>{html.escape(self.title)}</b></p>"
-            f"<table><thead><tr>{cells(rows[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
-            f"<p>{html.escape(note)}</p><table><tbody>{checks}</tbody></table>{failed}</div>"
+            f"<div><p><b>{html.escape(self.title)}</b></p>{_to_html(table)}<p>{html.escape(note)}</p>"
+            f"{_to_html(checks, header=False)}{failed}</div>"
         )
 
 
-def _cells(parameter: ParameterSummary) -> tuple[str, ...]:
-    numbers = (f"{value:.3g}" for value in parameter[1:7])
-    ess = (f"{value:.0f}" for value in parameter[8:])
-    return (parameter.name, *numbers, f"{parameter.rhat:.3f}", *ess)
+def _to_html(table: pd.DataFrame, *, header: bool = True) -> str:
+    import pandas as pd
+
+    with pd.option_context("display.max_colwidth", None):  # or long texts are cut off
+        return table.to_html(index=False, header=header, border=0)
 
 
 def _shorten(name: str, width: int) -> str:

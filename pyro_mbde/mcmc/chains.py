@@ -1,4 +1,4 @@
-"""What Markov chains leave behind."""
+"""Draws of Markov chains, with their statistics and final states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pyro_mbde.mcmc.inference_data import Groups, by_chain, to_arviz
 from pyro_mbde.mcmc.pointwise import observations, pointwise_log_likelihood
 
 #: Of the sites of chains, one line shows this many.
-_MOST_SHOWN = 8
+_MAX_SHOWN = 8
 
 
 class ChainState(NamedTuple):
-    """What is needed to go on with chains that were advanced together, as plain data.
+    """The state from which chains that were advanced together are resumed, as plain data.
 
     Attributes:
         params: last unconstrained parameters, per site.
@@ -74,8 +74,8 @@ class Chains:
     def __repr__(self) -> str:
         """Shows kernel, lengths and sites, and no draw."""
         sites = [f"{name}{list(of.shape[2:])}" if of.dim() > 2 else name for name, of in self.draws.items()]
-        more = f" and {len(sites) - _MOST_SHOWN} more" if len(sites) > _MOST_SHOWN else ""
-        shown = (", ".join(sites[:_MOST_SHOWN]) or "no sites") + more
+        more = f" and {len(sites) - _MAX_SHOWN} more" if len(sites) > _MAX_SHOWN else ""
+        shown = (", ".join(sites[:_MAX_SHOWN]) or "no sites") + more
         shape = tuple(next(iter(self.draws.values())).shape[:2]) if self.draws else ()
         length = f"{shape[0]:,} of {shape[1]:,} draws" if len(shape) == 2 else "no draws"
         return f"Chains({self.kernel}: {length}; {shown})"
@@ -127,7 +127,7 @@ class Chains:
         predictions_constant_data: Mapping[str, Any] | None = None,
         pred_dims: Mapping[str, Sequence[str]] | None = None,
     ) -> Any:
-        """Returns the chains as ArviZ wants them: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
+        """Returns the chains in ArviZ's format: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
 
         Arguments are those of ``arviz.from_pyro``, and the model, which chains do not carry.
 
@@ -157,7 +157,6 @@ class Chains:
             attributes say how the chains were made.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
             ValueError: labels do not fit the draws, ArviZ can hold no site of such a name, log-likelihoods are asked
                 for without a model, or the model has latent sites that the chains do not have.
 
@@ -190,7 +189,7 @@ class Chains:
         return to_arviz(groups, coords, dims, pred_dims, attrs)
 
     def _predicted(self, observed: Mapping[str, Any], posterior: Any, predictions: Any, prior: Any) -> Groups:
-        """The groups of what was predicted."""
+        """The groups of predictions."""
         known = {name: value.shape[2:] for name, value in self.draws.items()}
         seen = known | {name: value.shape for name, value in observed.items()}
         shape = self.num_chains, self.num_samples

@@ -1,4 +1,4 @@
-"""Pyro's HMC and NUTS, keeping what they know of a step."""
+"""Pyro's HMC and NUTS, with a record of each step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.mcmc.target import Params
 
-# Pyro leaves these unannotated. What they know of a step they keep in private attributes, which is why the project
+# Pyro leaves these unannotated. They keep the facts of a step in private attributes, which is why the project
 # names the Pyro versions that it has been tested with.
 _HMC: Any = HMC
 _NUTS: Any = NUTS
@@ -37,7 +37,7 @@ def check_options(options: dict[str, Any]) -> None:
 
 
 class _Recording:
-    """What HMC and NUTS forget of each step: energy, acceptance, divergence. Mixed into Pyro's kernels.
+    """Records energy, acceptance and divergence of each step. Mixed into Pyro's kernels.
 
     Their adaptation can be read after warmup, and taken over by another kernel before it is set up.
     """

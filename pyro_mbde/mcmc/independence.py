@@ -38,7 +38,6 @@ class IndependenceSampler(MCMCKernel):
         num_chains: number of chains, at least 1.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: ``num_chains`` is below 1, or ``q`` has a batch shape.
 
     References:

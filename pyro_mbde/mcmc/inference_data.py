@@ -1,4 +1,4 @@
-"""Chains as ArviZ wants them, with what was observed, how likely it is, and what was predicted."""
+"""Chains in ArviZ's format, with observations, their log-likelihood, and predictions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def to_arviz(
         attrs: attributes of the posterior.
 
     Raises:
-        TypeError: ``coords``, ``dims`` or ``pred_dims`` is no mapping of names to sequences.
+        TypeError: ``coords``, ``dims`` or ``pred_dims`` is not a mapping of names to sequences.
         ValueError: they do not fit the variables, or ArviZ can hold no variable of such a name.
     """
     arviz = import_arviz()
@@ -85,7 +85,7 @@ def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapp
         known: shapes of sites. ``Predictive`` adds dimensions of size 1 where other sites have plates.
 
     Raises:
-        TypeError: ``values`` is no dict.
+        TypeError: ``values`` is not a dict.
         ValueError: there are more or fewer values than draws.
     """
     if values is None:

@@ -16,8 +16,8 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import LocationScale, location_scale_of_draws
-from pyro_mbde.mcmc.target import Params, Target, check_not_circular, nan_message, stack
+from pyro_mbde.density.base import location_scale_of_draws
+from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
 _InitMessenger: Any = InitMessenger
@@ -30,7 +30,7 @@ _NUM_PRIOR_DRAWS = 64
 def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
     """A Pyro model's posterior, discrete sites summed out, in coordinates in which its prior has unit scale.
 
-    The prior's location and scale come from draws with a seed of their own, so that they are always the same.
+    The prior's location and scale come from draws with a fixed seed, so that they are always the same.
 
     Args:
         model: a Pyro model with a continuous latent site.
@@ -43,87 +43,114 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     Raises:
         ValueError: there is no continuous latent site, or a discrete one that cannot be enumerated.
     """
-    tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
-    with seeded(0), pyro.validation_enabled(False):
+    posterior = _Posterior(model, args, kwargs)
+    transforms = posterior.transforms
+    supports = {name: posterior.prototype.nodes[name]["fn"].support for name in transforms}
+    return Target(
+        posterior.energy, False, supports, transforms, posterior.spread, posterior.draw, posterior.nan_message
+    )
+
+
+class _Posterior:
+    """A model's posterior in standardised unconstrained coordinates.
+
+    Attributes:
+        prototype: a trace of the model.
+        transforms: per latent site, from its unconstrained coordinates to its support.
+        spread: per latent site, location and scale of unconstrained draws of its prior.
+    """
+
+    def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._model, self._args, self._kwargs = model, args, kwargs
+        self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
+        with seeded(0), pyro.validation_enabled(False):
+            enumerated_energy, self._inverses, self.prototype = self._initialize()
+            for name in self._inverses:
+                check_not_circular(self.prototype.nodes[name]["fn"], f"site {name!r}")
+            if not self._inverses:
+                raise ValueError(argument_error("model", "have a continuous latent site to sample", model))
+            prior = stack([self._prior_draw() for _ in range(_NUM_PRIOR_DRAWS)])
+        self.transforms = {name: inverse.inv for name, inverse in self._inverses.items()}
+        self.spread = {name: _spread(draws) for name, draws in prior.items()}
+        idle = {name: _idle(self.prototype.nodes[name], draws[0]) for name, draws in prior.items()}
+        self._idle = {name: entries for name, entries in idle.items() if entries is not None}
+        # Pyro's potential runs the model under its handler for discrete sites also where there are none, which takes
+        # time and which torch.vmap cannot see through.
+        is_enumerated = any(site["fn"].has_enumerate_support for _, site in self.prototype.iter_stochastic_nodes())
+        self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
+
+    def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
+        """Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
         try:
-            _, enumerated_potential_fn, inverses, prototype = _initialize_model(
-                model,
-                model_args=args,
-                model_kwargs=kwargs,
-                max_plate_nesting=_plate_nesting(tracer.get_trace(*args, **kwargs)),
+            _, energy, inverses, prototype = _initialize_model(
+                self._model,
+                model_args=self._args,
+                model_kwargs=self._kwargs,
+                max_plate_nesting=_plate_nesting(self._tracer.get_trace(*self._args, **self._kwargs)),
                 init_strategy=_init_to_prior,
                 initial_params={},
             )
         except NotImplementedError as error:
-            if "subsample" in str(error):
-                remedy = "An energy must be of all rows: leave subsample_size out."
-                raise ValueError(
-                    argument_error("model", "have no subsampled plates for a Markov chain", model, remedy)
-                ) from error
-            remedy = f"Sum the others out. {str(error).splitlines()[0]}"
             constraint = "have latent sites that are continuous or can be enumerated"
-            raise ValueError(argument_error("model", constraint, model, remedy)) from error
-        for name in inverses:
-            check_not_circular(prototype.nodes[name]["fn"], f"site {name!r}")
-        if not inverses:
-            raise ValueError(argument_error("model", "have a continuous latent site to sample", model))
+            remedy = f"Sum the others out. {str(error).splitlines()[0]}"
+            if "subsample" in str(error):
+                constraint = "have no subsampled plates for a Markov chain"
+                remedy = "An energy must be of all rows: leave subsample_size out."
+            raise ValueError(argument_error("model", constraint, self._model, remedy)) from error
+        return energy, inverses, prototype
 
-        def prior_draw() -> Params:
-            with pyro.validation_enabled(False):
-                trace = tracer.get_trace(*args, **kwargs)
-            _check_structure(trace, prototype, set(inverses))
-            return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in inverses.items()}
+    def _prior_draw(self) -> Params:
+        """A draw of the prior, unconstrained."""
+        with pyro.validation_enabled(False):
+            trace = self._tracer.get_trace(*self._args, **self._kwargs)
+        _check_structure(trace, self.prototype, set(self._inverses))
+        return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in self._inverses.items()}
 
-        prior = stack([prior_draw() for _ in range(_NUM_PRIOR_DRAWS)])
-        idle = {name: _idle(prototype.nodes[name], prior[name][0]) for name in inverses}
-    spread = {}
-    for name, draws in prior.items():
-        flat = location_scale_of_draws(draws.reshape(len(draws), -1))
-        spread[name] = LocationScale(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
-    supports = {name: prototype.nodes[name]["fn"].support for name in inverses}
-    transforms = {name: inverse.inv for name, inverse in inverses.items()}
+    def _conditioned_trace(self, values: Params) -> Any:
+        return _poutine.trace(_poutine.condition(self._model, values)).get_trace(*self._args, **self._kwargs)
 
-    def locate(params: Params) -> Params:
-        return {name: spread[name].loc + spread[name].scale * value for name, value in params.items()}
-
-    def plain_potential_fn(points: Params) -> Tensor:
-        values = {name: transforms[name](point) for name, point in points.items()}
-        trace = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs)
+    def _conditioned_energy(self, points: Params) -> Tensor:
+        """The potential energy of unconstrained points, for a model without discrete sites."""
+        values = {name: self.transforms[name](point) for name, point in points.items()}
+        trace = self._conditioned_trace(values)
         _check_latents(trace, set(values))
         log_prob: Tensor = trace.log_prob_sum()
         for name, point in points.items():
-            log_prob = log_prob + transforms[name].log_abs_det_jacobian(point, values[name]).sum()
+            log_prob = log_prob + self.transforms[name].log_abs_det_jacobian(point, values[name]).sum()
         return -log_prob
 
-    # Pyro's own potential runs the model under its handler for discrete sites also where there are none, which takes
-    # time and which torch.vmap cannot see through.
-    is_enumerated = any(site["fn"].has_enumerate_support for _, site in prototype.iter_stochastic_nodes())
-    at = enumerated_potential_fn if is_enumerated else plain_potential_fn
+    def _locate(self, params: Params) -> Params:
+        return {name: self.spread[name].loc + self.spread[name].scale * value for name, value in params.items()}
 
-    def raw(params: Params) -> Tensor:
-        energy: Tensor = at(locate(params))
-        for name, entries in idle.items():
-            if entries is not None:
-                energy = energy + (entries * params[name].square()).sum() / 2
+    def energy(self, params: Params) -> Tensor:
+        """Returns the potential energy of one point."""
+        energy = self._plain_energy(self._locate(params))
+        for name, entries in self._idle.items():
+            energy = energy + (entries * params[name].square()).sum() / 2
         return energy
 
-    def draw() -> Params:
-        return {name: (value - spread[name].loc) / spread[name].scale for name, value in prior_draw().items()}
+    def draw(self) -> Params:
+        """Returns a draw of the prior."""
+        points = self._prior_draw()
+        return {name: (value - self.spread[name].loc) / self.spread[name].scale for name, value in points.items()}
 
-    def blame(params: Params) -> str:
-        values = {name: transforms[name](point) for name, point in locate(params).items()}
+    def nan_message(self, params: Params) -> str:
+        """Says which sites make the log-density of a point NaN."""
+        values = {name: self.transforms[name](point) for name, point in self._locate(params).items()}
         with pyro.validation_enabled(False):
-            trace = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs)
+            trace = self._conditioned_trace(values)
             trace.compute_log_prob()
         wrong = [
             name
             for name, node in trace.nodes.items()
             if node["type"] == "sample" and bool(torch.isnan(node["log_prob"]).any())
         ]
-        sites = " and ".join(f"site {name!r}" for name in wrong) or "the model"
-        return nan_message(sites, values)
+        return nan_text(" and ".join(f"site {name!r}" for name in wrong) or "the model", values)
 
-    return Target(raw, False, supports, transforms, spread, draw, blame)
+
+def _spread(draws: Tensor) -> LocationScale:
+    flat = location_scale_of_draws(draws.reshape(len(draws), -1))
+    return LocationScale(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
 
 
 def _check_latents(trace: Any, names: set[str]) -> None:
@@ -192,7 +219,7 @@ def _idle(node: Any, like: Tensor) -> Tensor | None:
 
 
 def is_subsample(node: Any) -> bool:
-    """Returns whether a node of a trace holds the indices that a plate draws of its own accord.
+    """Returns whether a node of a trace holds the indices that a plate draws by itself.
 
     Args:
         node: a sample site; Pyro has no public name for the distribution of those of a plate.

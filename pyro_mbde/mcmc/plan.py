@@ -1,4 +1,4 @@
-"""What run_mcmc was asked for: a kernel by name, its options, and what it samples."""
+"""The arguments of run_mcmc, checked: a kernel by name, its options, and its target."""
 
 from __future__ import annotations
 
@@ -140,17 +140,9 @@ def prepare_sampling(
     model_kwargs: Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> Sampling:
-    """Returns what ``run_mcmc`` was asked to sample, checked.
-
-    Args:
-        model: as for :func:`~pyro_mbde.run_mcmc`.
-        kernel: as for :func:`~pyro_mbde.run_mcmc`.
-        model_args: as for :func:`~pyro_mbde.run_mcmc`.
-        model_kwargs: as for :func:`~pyro_mbde.run_mcmc`.
-        options: of the kernel.
+    """Returns what :func:`~pyro_mbde.run_mcmc` was asked to sample, from its arguments, checked.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: the model cannot be sampled by this kernel, or an option is out of its range.
     """
     if not isinstance(model_args, tuple | list):

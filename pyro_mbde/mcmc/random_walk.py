@@ -70,7 +70,6 @@ class LockstepRandomWalk(MCMCKernel):
         pooled: whether all chains share s; else each has its own.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range, there are no starts, a start has zero density, or, while it runs,
             an energy is NaN.
 
@@ -147,14 +146,7 @@ class LockstepRandomWalk(MCMCKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """Finds starts and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
-        target: Target | None = None
-        if self.model is not None:
-            target = model_target(self.model, args, kwargs)
-            self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
-            if self._initial_params is None:
-                self._initial_params = target.starts(self.num_chains)
-            else:
-                self._initial_params = target.standardize(self._initial_params)
+        target = None if self.model is None else self._set_up_model(args, kwargs)
         params = self.initial_params
         self.num_chains = next(iter(params.values())).shape[0]
         self._shapes = {name: value.shape[1:] for name, value in params.items()}
@@ -162,21 +154,33 @@ class LockstepRandomWalk(MCMCKernel):
             name: ChainsFirst(len(shape), None if target is None else partial(_constrain, target, name))
             for name, shape in self._shapes.items()
         }
-        flat = self._flatten(params)
-        num_dims = flat.shape[1]
         self._energy = self._energy_at(params)
         if not bool(torch.isfinite(self._energy).all()):
             wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
             raise ValueError(argument_error("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
+        self._warmup_steps, self._t, self._num_accepted = warmup_steps, 0, 0.0
+        self._set_up_adaptation(self._flatten(params))
+
+    def _set_up_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+        """Takes potential and starts from the model."""
+        assert self.model is not None
+        target = model_target(self.model, args, kwargs)
+        self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
+        given = self._initial_params
+        self._initial_params = target.starts(self.num_chains) if given is None else target.standardize(given)
+        return target
+
+    def _set_up_adaptation(self, flat: Tensor) -> None:
+        """Step size, proposal factor and acceptance rate to begin with, and the ends of the windows of warmup."""
+        num_dims = flat.shape[1]
         first = self._init_step_size or best_step_size(num_dims)
         step_size = flat.new_full((() if self._pooled else (self.num_chains,)), first)
         self._step_size: Tensor = self._restored.get("step_size", step_size)
         self._factor: Tensor = self._restored.get("factor", flat.new_ones(num_dims))
         rates = (*_OPTIMAL_RATES, _LIMITING_RATE)
         self._rate = self._target_rate or rates[min(num_dims, len(rates)) - 1]
-        self._warmup_steps, self._t, self._num_accepted = warmup_steps, 0, 0.0
-        learns = self._adapts_covariance and warmup_steps >= _MIN_WARMUP
-        self._windows = {round(share * warmup_steps) for share in _WINDOWS} if learns else set()
+        learns = self._adapts_covariance and self._warmup_steps >= _MIN_WARMUP
+        self._windows = {round(share * self._warmup_steps) for share in _WINDOWS} if learns else set()
         self._averaging: Any = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
         self._forget()
         self.accept_prob = flat.new_zeros(self.num_chains)

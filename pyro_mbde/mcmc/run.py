@@ -21,13 +21,13 @@ from pyro_mbde._checks import argument_error, check_choice, check_count, check_s
 from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
 from pyro_mbde.mcmc.chains import Chains, ChainState
 from pyro_mbde.mcmc.plan import KERNELS, Sampling, prepare_sampling
-from pyro_mbde.mcmc.runs import Chunk, Harvest, Run, run_in_turns
+from pyro_mbde.mcmc.runs import Chunk, DrawCollector, Run, run_in_turns
 from pyro_mbde.mcmc.target import Target
-from pyro_mbde.mcmc.workers import WorkerSilentError, run_in_workers, why_not_parallel
+from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_workers
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: Silence after which a worker is given up: in seconds, and in the longest steps of NUTS.
+#: Time without a message after which a worker is taken to hang: in seconds, and in the longest steps of NUTS.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 #: Kernels that advance all chains together.
 TOGETHER = ("lockstep_random_walk", "independence")
@@ -50,7 +50,7 @@ def run_mcmc(
 ) -> Chains:
     """Runs Markov chains with Pyro's kernels, and ones with Pyro's interface, and returns their draws.
 
-    ``random_walk``, ``hmc`` and ``nuts`` run each chain with a kernel, a seed and an adaptation of its own, several at
+    ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at
     a time where there are cores; the result does not depend on how many. ``lockstep_random_walk`` and ``independence``
     advance all chains together in one tensor, which suits many.
 
@@ -58,10 +58,10 @@ def run_mcmc(
     started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
     sampled without their constraints, so that no mass is lost at an edge.
 
-    Torch's generators are the process's own: run chains in one thread at a time, or seeds will not reproduce.
+    Torch's generators are shared by a process: run chains in one thread at a time, or seeds will not reproduce.
 
     An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
-    :func:`resume_mcmc` goes on from there, or from the end.
+    :func:`resume_mcmc` continues from there, or from the end.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
@@ -86,7 +86,6 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
             a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
         WorkerError: a worker process was killed.
@@ -135,7 +134,7 @@ def resume_mcmc(
     model_kwargs: Mapping[str, Any] | None = None,
     num_workers: int | None = None,
 ) -> Chains:
-    """Goes on with chains where they stopped: same kernel, same adaptation, same stream of random numbers.
+    """Resumes chains where they stopped: same kernel, same adaptation, same stream of random numbers.
 
     The draws are those that a longer run would have made, except that after an interrupt those are left out that some
     chains had made ahead of the others.
@@ -156,7 +155,6 @@ def resume_mcmc(
         New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
             :func:`run_mcmc`.
 
@@ -202,31 +200,16 @@ def _collect(
     num_workers: int | None,
     progress: bool,
 ) -> Chains:
-    """Runs chains from ``states`` and gathers what they make."""
+    """Runs chains from ``states`` and gathers their draws."""
     num_workers = _check_workers(num_workers, len(states))
-    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
-    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
-    while True:
-        runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
-        harvest = Harvest(len(runs))
-        total = len(runs) * (warmup_steps + num_samples)
-        try:
-            with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
-                on_chunk = _adding(harvest, bar)
-                if num_workers > 1:
-                    run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
-                else:
-                    run_in_turns(runs, on_chunk)
-        except WorkerSilentError as silence:
-            warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
-            num_workers = 1
-            continue
-        except KeyboardInterrupt:
-            if not harvest.num_draws:
-                raise
-            warnings.warn(f"Interrupted: each chain has {harvest.num_draws} of {num_samples} draws.", stacklevel=3)
-        break
-    params, stats = harvest.gather()
+    try:
+        collector = _run(sampling, states, num_samples, warmup_steps, num_workers, progress)
+    except WorkerSilentError as silence:
+        warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
+        collector = _run(sampling, states, num_samples, warmup_steps, 1, progress)
+    if collector.num_draws < num_samples:
+        warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
+    params, stats = collector.gather()
     return Chains(
         draws=sampling.constrain(params),
         sample_stats=stats,
@@ -235,16 +218,38 @@ def _collect(
         kernel=sampling.kernel,
         density=sampling.density,
         kernel_options=sampling.options,
-        states=tuple(harvest.states),
+        states=tuple(collector.states),
     )
 
 
-def _adding(harvest: Harvest, bar: tqdm[Any]) -> Callable[[Chunk], None]:
+def _run(
+    sampling: Sampling, states: list[ChainState], num_samples: int, warmup_steps: int, num_workers: int, progress: bool
+) -> DrawCollector:
+    """Runs chains to their end, or to an interrupt after which every chain has draws."""
+    runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
+    collector = DrawCollector(len(runs))
+    num_chains = sum(len(next(iter(state.params.values()))) for state in states)
+    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
+    total = len(runs) * (warmup_steps + num_samples)
+    with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
+        on_chunk = _adding(collector, bar)
+        try:
+            if num_workers > 1:
+                run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
+            else:
+                run_in_turns(runs, on_chunk)
+        except KeyboardInterrupt:
+            if not collector.num_draws:
+                raise
+    return collector
+
+
+def _adding(collector: DrawCollector, bar: tqdm[Any]) -> Callable[[Chunk], None]:
     num_diverging = 0
 
     def add(chunk: Chunk) -> None:
         nonlocal num_diverging
-        harvest.add(chunk)
+        collector.add(chunk)
         num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
         if num_diverging:
             bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
@@ -266,7 +271,7 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
     """Returns how many processes to use, with a sentence where fewer than asked for are possible."""
     if num_workers is not None:
         check_count("num_workers", num_workers)
-    reason = why_not_parallel()
+    reason = parallel_obstacle()
     if reason and (num_workers or 1) > 1:
         warnings.warn(f"Chains run one after the other: {reason}.", stacklevel=4)
     if reason:

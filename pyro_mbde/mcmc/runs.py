@@ -1,4 +1,4 @@
-"""Chains under way: one kernel's, with its own randomness, advanced a few steps at a time."""
+"""Runs of kernels, each with its own random numbers, advanced a few steps at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS_PER_TURN = 20
 
 
 class Chunk(NamedTuple):
-    """What a run made since it was last asked, as plain data.
+    """The draws that a run made since the last chunk, as plain data.
 
     Attributes:
         run: which run.
@@ -97,7 +97,7 @@ class Run:
             set_generator_states(before)
 
     def take(self) -> Chunk:
-        """Returns what was made since the last time, and forgets it."""
+        """Returns the draws made since the last call, and forgets them."""
         new, num_steps = self._new, self._new_steps
         self._new, self._new_steps = [], 0
         params = _stack([params for params, _ in new], self.single)
@@ -114,15 +114,15 @@ class Run:
 
 
 def _stack(steps: list[dict[str, Tensor]], single: bool) -> dict[str, Tensor]:
-    """Stacks what each step left into tensors with leading dimensions of steps and chains."""
+    """Stacks the results of steps into tensors with leading dimensions of steps and chains."""
     if not steps:
         return {}
     stacked = {name: torch.stack([step[name].detach() for step in steps]) for name in steps[0]}
     return {name: value.unsqueeze(1) for name, value in stacked.items()} if single else stacked
 
 
-class Harvest:
-    """What the runs have made so far.
+class DrawCollector:
+    """Collects the chunks of all runs.
 
     Args:
         num_runs: number of runs.

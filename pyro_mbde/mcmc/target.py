@@ -39,7 +39,7 @@ class Target:
         transforms: per site, the bijection from its unconstrained coordinates to its support.
         spread: per site, location and scale of its unconstrained coordinates.
         draw: one start, from torch's generator.
-        blame: says of one point which site its NaN comes from.
+        nan_message: says of one point which site its NaN comes from.
         lower_bound_fn: a cheap lower bound of the potential energy, of any leading shape; or ``None``.
     """
 
@@ -49,7 +49,7 @@ class Target:
     transforms: Mapping[str, Any]
     spread: Mapping[str, LocationScale]
     draw: Callable[[], Params]
-    blame: Callable[[Params], str]
+    nan_message: Callable[[Params], str]
     lower_bound_fn: Potential | None = None
 
     def potential_fn(self, params: Params) -> Tensor:
@@ -141,7 +141,7 @@ class Target:
                     name: value.detach().reshape(-1, *value.shape[energy.dim() :])[first].squeeze(0)
                     for name, value in params.items()
                 }
-                raise ValueError(self.blame(point))
+                raise ValueError(self.nan_message(point))
         return torch.where(wrong, torch.inf, energy)
 
     def _far(self, params: Params, shape: torch.Size) -> Tensor:
@@ -161,7 +161,7 @@ def stack(points: list[Params]) -> Params:
     return {name: torch.stack([point[name] for point in points]) for name in points[0]}
 
 
-def nan_message(where: str, names: Iterable[str]) -> str:
+def nan_text(where: str, names: Iterable[str]) -> str:
     """Says that the log-density of ``where`` is NaN. Not at which values: they are of a trajectory, and private."""
     remedy = f"The values of {', '.join(names)} are finite and in their supports there."
     return argument_error(f"log-density of {where}", "be a number", math.nan, remedy)
@@ -170,7 +170,7 @@ def nan_message(where: str, names: Iterable[str]) -> str:
 def density_target(density: Distribution, name: str = "density") -> Target:
     """A density in unconstrained coordinates in which its base has unit scale, as site ``x``.
 
-    For a distribution that is no exponential family over a base, the distribution is its own base.
+    For a distribution that is not an exponential family over a base, the distribution is its own base.
 
     Args:
         density: a distribution with continuous support and empty batch shape.
@@ -209,16 +209,15 @@ def density_target(density: Distribution, name: str = "density") -> Target:
         assert fitted is not None
         return -(log_base(params)[1] + fitted.bounds.high)  # no tilt is above its upper bound
 
-    def blame(params: Params) -> str:
-        return nan_message("site 'x'", params)
+    def nan_message(params: Params) -> str:
+        return nan_text("site 'x'", params)
 
     def draw() -> Params:
         return {"x": (transform.inv(base.sample()) - loc) / scale}
 
     bound = None if fitted is None else lower_bound_fn
-    return Target(
-        potential_fn, True, {"x": support}, {"x": transform}, {"x": LocationScale(loc, scale)}, draw, blame, bound
-    )
+    spread = {"x": LocationScale(loc, scale)}
+    return Target(potential_fn, True, {"x": support}, {"x": transform}, spread, draw, nan_message, bound)
 
 
 def check_not_batched(density: Distribution, name: str) -> None:

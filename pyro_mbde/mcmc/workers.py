@@ -1,4 +1,4 @@
-"""Chains in several processes, which neither hang nor need a main guard."""
+"""Chains in several forked processes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class WorkerError(RuntimeError):
 
 
 class WorkerSilentError(RuntimeError):
-    """A worker process said nothing for too long."""
+    """A worker process sent no message for too long."""
 
 
-def why_not_parallel() -> str | None:
+def parallel_obstacle() -> str | None:
     """Returns why chains cannot run in several processes here, or None.
 
     Workers are forked: they see the model as it stands in memory, so nothing is pickled and no script is imported
@@ -53,18 +53,18 @@ def _uses_cuda() -> bool:
 
 
 def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk: Callable[[Chunk], None]) -> None:
-    """Runs each chain in one of ``num_workers`` processes; what they make arrives in chunks, in any order.
+    """Runs each chain in one of ``num_workers`` processes; their draws arrive in chunks, in any order.
 
     Args:
         runs: not yet started.
         num_workers: number of processes, at least 1.
-        patience: silence after which a worker is given up, in seconds.
+        patience: seconds without a message after which a worker is taken to hang.
         on_chunk: called with each chunk.
 
     Raises:
         WorkerError: a worker was killed.
         WorkerSilentError: a worker hangs.
-        KeyboardInterrupt: after the message that it fell into.
+        KeyboardInterrupt: after the message under way is complete.
         Exception: whatever a chain raised.
     """
     context = multiprocessing.get_context("fork")
@@ -125,7 +125,7 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _receive(receiver: Any, process: Any, on_chunk: Callable[[Chunk], None]) -> bool:
-    """Passes one message on; False once the worker is through. Raises what it raised, or if it was killed."""
+    """Passes one message on; False once the worker has finished. Raises the worker's error, or if it was killed."""
     try:
         data = receiver.recv_bytes()
     except (EOFError, OSError):  # between two messages, or within one
@@ -144,7 +144,7 @@ def _receive(receiver: Any, process: Any, on_chunk: Callable[[Chunk], None]) -> 
 
 
 def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
-    """What a worker does: advances its runs in turns and sends what they made."""
+    """Runs in a worker: advances its runs in turns and sends their chunks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     for receiver in inherited:  # else a worker would not notice that nobody reads what it writes
         receiver.close()
@@ -158,7 +158,7 @@ def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
         except Exception as error:  # whatever a model may raise, for the caller to hear
             sender.send_bytes(_plain(error))
     sys.stdout.flush()
-    os._exit(0)  # nothing of the parent's is to be cleaned up here
+    os._exit(0)  # the parent's exit handlers must not run here
 
 
 def _advance(runs: list[Run], sender: Any) -> None:

@@ -169,7 +169,7 @@ def _rounding(column: Column, values: Numbers) -> str | None:
 
 
 def _as_floats(series: pd.Series[Any]) -> Numbers:
-    """A column of numbers in float64; what is missing as NaN."""
+    """A column of numbers in float64; missing values as NaN."""
     if _is_numeric(series):
         values: Numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return values

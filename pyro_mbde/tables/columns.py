@@ -55,7 +55,6 @@ class Column:
             rows are left out by default.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range; or float64 cannot tell the column's values apart.
 
     Example:

@@ -48,7 +48,6 @@ def read_table(
     Raises:
         ImportError: Parquet needs pyarrow, which is not installed.
         OSError: the file cannot be read.
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range; or the file is not such a table: damaged, empty, in another
             encoding, with a column twice, with another separator.
     """

@@ -40,7 +40,7 @@ class Schema:
         :meth:`to_tensor` said of it or at a result has no guarantee.
 
     Args:
-        columns: at least one, with names of their own.
+        columns: at least one, with different names.
 
     Raises:
         TypeError: a column is not a Column.
@@ -71,7 +71,7 @@ class Schema:
         names = [column.name for column in columns]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(argument_error("columns", "have names of their own", name, "It is there twice."))
+                raise ValueError(argument_error("columns", "have different names", name, "It is there twice."))
         check_distinct("columns", names)
         object.__setattr__(self, "columns", columns)
 
@@ -172,7 +172,7 @@ class Schema:
     def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:
         """Returns the table as rows in the modelled units.
 
-        A density is no good at spikes, so whole numbers are spread evenly over the unit above them; :meth:`to_frame`
+        A density cannot follow spikes, so whole numbers are spread evenly over the unit above them; :meth:`to_frame`
         rounds them down again. Columns that the schema does not name are left out. Values that a column cannot hold are
         moved, or their rows left out, as the column says; a warning counts them, for the table's owner alone. It also
         names columns whose values are all rounded where released ones will not be.

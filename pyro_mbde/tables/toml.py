@@ -1,4 +1,4 @@
-"""What is wrong with a file that should be TOML."""
+"""Messages on files that are not TOML."""
 
 from __future__ import annotations
 

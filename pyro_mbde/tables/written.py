@@ -1,4 +1,4 @@
-"""Numbers as CSV files write them, and files that are no CSV although their name says so."""
+"""Numbers as CSV files write them, and files called .csv that are not CSV."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ _TOLERANCE = 4e-6
 #: a mean that is 100 deviations from 0 is rounded by up to 100 * 2^-24 = 6e-6 deviations before it is subtracted.
 _STANDARDISED = 1e-5
 #: Components of a mixture that are looked at.
-_MOST_COMPONENTS = 1000
+_MAX_COMPONENTS = 1000
 #: Fewer rows have moments that are round by chance.
-_FEWEST_ROWS = 8
+_MIN_ROWS = 8
 
 _REMEDY = (
     "The guarantee holds for a base that was fixed without looking at the table, and is void for another. Take its "
@@ -40,10 +40,10 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
     covariance, minimum or maximum to float precision; columns that all have mean 0 and deviation 1. Numbers of one or
     two digits are taken for public, since ranges such as 0 to 100 are often met exactly; so are ln(1 + x) of such a
     number x, ends of a range that several rows share, since clipping to the range makes these, and tables of fewer than
-    8 rows. What is computed in another way, or rounded, is not seen.
+    8 rows. Parameters computed in another way, or rounded, are not detected.
 
     Privacy:
-        The warning depends on the table, and is for its owner. It tells no number of it.
+        The warning depends on the table, and is for its owner. It contains no number of the table.
 
     Args:
         base: as it was given, before it was copied.
@@ -59,7 +59,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
         warnings.warn(text, PrivacyLeakWarning, stacklevel=stacklevel)
         return
     rows = rows.detach().double().cpu()
-    if len(rows) < _FEWEST_ROWS or not rows.numel():
+    if len(rows) < _MIN_ROWS or not rows.numel():
         return
     if found := _coinciding(parameters, rows):
         text = f"The base's {found[0]} equals the {found[1]} of the table. {_REMEDY}"
@@ -166,7 +166,7 @@ def _coinciding(parameters: list[tuple[str, Tensor]], rows: Tensor) -> tuple[str
         elif num_columns != 1 and (value.dim() == 0 or value.shape[-1] != num_columns):
             continue
         # One row for each component of a mixture.
-        value = value.reshape(-1, value.shape[-1] if value.shape[-1] == num_columns else 1)[:_MOST_COMPONENTS]
+        value = value.reshape(-1, value.shape[-1] if value.shape[-1] == num_columns else 1)[:_MAX_COMPONENTS]
         usable = torch.isfinite(value) & ~_is_round(value) & (deviation > 0)
         for kind, statistic in statistics:
             scale = torch.minimum(statistic.abs() + deviation, 1e3 * deviation)

@@ -69,7 +69,7 @@ def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: i
 def _check_rows(rows: Tensor, base_draws: Tensor, support: Any) -> Tensor:
     """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
     event_shape = base_draws.shape[1:]
-    if rows.shape == (0,):  # of a table without rows nobody knows how many columns it has
+    if rows.shape == (0,):  # the number of columns of a table without rows is unknown
         rows = rows.new_empty(0, *event_shape)
     if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
         rows = rows.squeeze(1)  # a one-column table for a scalar base

@@ -42,7 +42,6 @@ class DensityRatio:
         progress: whether to show a progress bar.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
 
     References:

@@ -1,4 +1,4 @@
-"""What becomes of a fit that goes wrong: it comes back all the same, and its owner is told."""
+"""Failures of a fit: it returns all the same, with a warning to its owner."""
 
 from __future__ import annotations
 

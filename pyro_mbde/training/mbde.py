@@ -49,7 +49,7 @@ from pyro_mbde.training.weak_learner import WeakLearner
 #: Draws of the base that theta is fitted again on, and that an intermediate density of a calibrated fit is placed on.
 _NUM_REWEIGHTING_DRAWS, _NUM_PLACING_DRAWS = 2**15, 2**13
 #: Largest tilt of an intermediate density of a calibrated fit, in nats.
-_LARGEST_TILT = 4.0
+_MAX_TILT = 4.0
 #: Steps that a chain on Q_{t-1} makes before its draws are used; the paper does not say how many.
 _WARMUP_STEPS = 1000
 
@@ -82,6 +82,14 @@ class RoundRecord(NamedTuple):
     regime: str
     kl_drop_bound: float
     seconds: float
+
+
+class _Plan(NamedTuple):
+    """Public settings of a fit: theta, the bounds of the tilt, and the certificate that a calibrated fit aims at."""
+
+    natural_params: Tensor
+    bounds: Bounds
+    certificate: Certificate | None
 
 
 class MBDE:
@@ -129,7 +137,6 @@ class MBDE:
         progress: whether to show a progress bar.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
 
     References:
@@ -223,14 +230,13 @@ class MBDE:
             sampler: how Q_{t-1} is drawn from; the paper's is ``random_walk``. ``rejection`` draws exactly what that
                 chain tends to.
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
-            seed: as for the constructor.
-            progress: as for the constructor.
+            seed: for a reproducible fit.
+            progress: whether to show a progress bar.
 
         Returns:
             The trainer.
 
         Raises:
-            TypeError: an argument is of the wrong kind.
             ValueError: an argument is out of its range.
 
         References:
@@ -275,7 +281,7 @@ class MBDE:
             TypeError: ``data`` is of the wrong kind.
             ValueError: ``data`` has the wrong shape.
         """
-        natural_params, plan = self._plan()
+        plan = self._plan()
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
@@ -285,7 +291,7 @@ class MBDE:
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
             density: MollifiedExpFamily | None = None
-            for index, theta in enumerate(natural_params.tolist()):
+            for index, theta in enumerate(plan.natural_params.tolist()):
                 start = time.perf_counter()
                 bar.set_description(f"MBDE round {index + 1}/{self.num_rounds}")
                 with coming_back(f"Rounds from {index + 1} on change nothing.") as failure:
@@ -296,7 +302,7 @@ class MBDE:
                         hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
                     stacked = BoundedClassifiers.stack([*classifiers, hypothesis.classifier])
                     if index + 1 < self.num_rounds:
-                        density = self._continue(stacked, natural_params[: index + 1], plan)
+                        density = self._continue(stacked, plan)
                 if failure.happened:
                     break
                 classifiers.append(hypothesis.classifier)
@@ -318,15 +324,14 @@ class MBDE:
             indifferent = self.weak_learner.indifferent(positives, spread)
             classifiers += [indifferent] * (self.num_rounds - len(classifiers))
             with coming_back("The density is the base.") as failure:
-                density = self._finish(BoundedClassifiers.stack(classifiers), positives, natural_params, plan)
+                density = self._finish(BoundedClassifiers.stack(classifiers), positives, plan)
             if failure.happened or density is None:
                 statistics = BoundedClassifiers.stack([indifferent] * self.num_rounds)
-                density = self._finish(statistics, positives[:0], natural_params, plan)
+                density = self._finish(statistics, positives[:0], plan)
         self.history = history
         return density
 
-    def _plan(self) -> tuple[Tensor, tuple[Bounds, Certificate] | None]:
-        """The public natural parameters, and for a calibrated fit the bounds of its tilt with what is to be proved."""
+    def _plan(self) -> _Plan:
         schedule = SCHEDULES[self.schedule]
         if self.calibrated:
             bounds, certificate = plan_calibration(self._prepared, self.epsilon, self.delta, self.skew)
@@ -335,18 +340,18 @@ class MBDE:
             # a calibrated tilt. Rounds too few for that need no certificate: the a-priori guarantee is the better one.
             natural_params = schedule(8 * max(bounds.width, 1.0), self.num_rounds)
             if certificate is not None and a_priori_guarantee(tilt_bounds(natural_params)).epsilon > self.epsilon:
-                return natural_params, (bounds, certificate)
-        return schedule(self.epsilon, self.num_rounds), None
+                return _Plan(natural_params, bounds, certificate)
+        natural_params = schedule(self.epsilon, self.num_rounds)
+        return _Plan(natural_params, tilt_bounds(natural_params), None)
 
-    def _continue(
-        self, statistics: BoundedClassifiers, natural_params: Tensor, plan: tuple[Bounds, Certificate] | None
-    ) -> MollifiedExpFamily:
+    def _continue(self, statistics: BoundedClassifiers, plan: _Plan) -> MollifiedExpFamily:
         """Q_t to draw the next round's negatives from. Its phi only sizes batches: a rough one will do."""
-        if plan is None:
+        natural_params = plan.natural_params[: statistics.num_classifiers]
+        if plan.certificate is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, num_draws=2**10)
         # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
         # are.
-        bounds = Bounds(-_LARGEST_TILT, _LARGEST_TILT)
+        bounds = Bounds(-_MAX_TILT, _MAX_TILT)
         with torch.no_grad():
             draws = quasi_draws(self.base, _NUM_PLACING_DRAWS)
             scores = Tilt(statistics, natural_params).score(as_features(draws, self.base, statistics.loc.dtype))
@@ -355,23 +360,18 @@ class MBDE:
             self._prepared, statistics, natural_params, LogNormalizer(0.0), offset=shift, bounds=bounds
         )
 
-    def _finish(
-        self,
-        statistics: BoundedClassifiers,
-        positives: Tensor,
-        natural_params: Tensor,
-        plan: tuple[Bounds, Certificate] | None,
-    ) -> MollifiedExpFamily:
+    def _finish(self, statistics: BoundedClassifiers, positives: Tensor, plan: _Plan) -> MollifiedExpFamily:
         """Fits theta again if asked to, then normalises or calibrates."""
-        bounds = tilt_bounds(natural_params)  # of the public theta
+        natural_params = plan.natural_params
         if self.reweighted and len(positives):
             draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
             with torch.no_grad():
                 c_p, c_q = statistics(positives), statistics(draws.to(positives))
             natural_params = reweight(c_p, c_q, natural_params)
-        if plan is None:
-            return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=bounds)
-        return Calibrator(self._prepared, statistics, natural_params, progress=self.progress).density(*plan)
+        if plan.certificate is None:
+            return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=plan.bounds)
+        calibrator = Calibrator(self._prepared, statistics, natural_params, progress=self.progress)
+        return calibrator.density(plan.bounds, plan.certificate)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

@@ -53,7 +53,6 @@ class WeakLearner:
         batch_size: rows of P and of Q in a step, drawn with replacement; ``None`` for all of both.
 
     Raises:
-        TypeError: an argument is of the wrong kind.
         ValueError: an argument is out of its range.
 
     References:
@@ -113,7 +112,7 @@ class WeakLearner:
             The weak learner.
 
         Raises:
-            TypeError: ``link`` is no string.
+            TypeError: ``link`` is not a string.
             ValueError: it names no link.
 
         References:
@@ -145,7 +144,7 @@ class WeakLearner:
         num_classifiers: int = 1,
         on_step: Callable[[], object] = lambda: None,
     ) -> WeakHypothesis:
-        """Trains one classifier, or several side by side on the same batches from starts of their own.
+        """Trains one classifier, or several side by side on the same batches from different starts.
 
         Args:
             positives: rows of P, shape ``(n, d)``.

@@ -60,6 +60,6 @@ def test_advice_on_a_release(total: float, row: float, said: list[str], run: Run
 
 
 def test_advice_comes_before_the_question(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyro_mbde.cli.shared.is_terminal", lambda stream: True)
+    monkeypatch.setattr("pyro_mbde.cli.console.is_terminal", lambda stream: True)
     said = run(*OPEN, 10, code=1, input="n\n").stderr
     assert said.index(WEAK) < said.index("Open it?")

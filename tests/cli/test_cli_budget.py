@@ -10,7 +10,7 @@ from cli_words import FIT, RELEASE, Run
 from ledger_stores import ONE, Store, filled, share_a_density
 
 from pyro_mbde import Guarantee, Ledger, LedgerError
-from pyro_mbde.cli import shared
+from pyro_mbde.cli import console
 from pyro_mbde.cli.budget import DELTA
 from pyro_mbde.ledger.accounts import DEFAULT_DELTA
 
@@ -43,7 +43,7 @@ class TestBudget:
         assert document["epsilon"] == 0.39999999999999997
 
     def test_a_terminal_is_asked(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(shared, "is_terminal", lambda stream: True)
+        monkeypatch.setattr(console, "is_terminal", lambda stream: True)
         words = ("budget", "open", "asked", "--epsilon", 2, "--rule", "zcdp", "--ledger", "new.db")
         result = run(*words, code=1, input="n\n")
         assert result.stderr.startswith(

@@ -18,7 +18,7 @@ import pytest
 from cli_words import FIT, ROOT, Run, entry_point
 
 from pyro_mbde.cli import main
-from pyro_mbde.cli.shared import plain
+from pyro_mbde.cli.console import plain
 
 
 class TestEnds:
@@ -82,7 +82,7 @@ main(prog_name="pyro-mbde")
 
 @pytest.mark.slow
 def test_from_table_to_rows(run: Run) -> None:
-    """The commands that compute or refuse in processes of their own, as they are used."""
+    """The commands that compute or refuse in separate processes, as they are used."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYRO_MBDE_LEDGER": "budget.db"}
 
     def call(*words: object, code: int = 0) -> Any:
@@ -108,7 +108,7 @@ def test_from_table_to_rows(run: Run) -> None:
     assert "Nothing was charged" in call(*releasing(2, "more.csv"), code=3)
     assert sorted(path.name for path in Path("public").iterdir()) == ["rows.card.html", "rows.card.json", "rows.csv"]
 
-    # What needs no process of its own.
+    # What needs no separate process.
     assert "ok: 1 charge, head " in run("budget", "verify", "--head", opened["head"], "--ledger", "budget.db").stdout
     run(*releasing(1, "rows.csv"), "--ledger", "budget.db", code=1)  # which is there
     shown = json.loads(run("budget", "show", "clinic", "--model", "model.pt", "--ledger", "budget.db", "--json").stdout)

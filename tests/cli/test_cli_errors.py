@@ -11,7 +11,7 @@ from cli_words import FIT, Run, commands
 
 from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.cli import main
-from pyro_mbde.cli.errors import error_text, is_unexpected
+from pyro_mbde.cli.errors import error_text, is_unexpected, note_command
 from pyro_mbde.cli.numbers import NUMBER, Whole
 
 CONTEXT = click.Context(main.commands["release"], info_name="release")
@@ -36,15 +36,15 @@ CONTEXT.params = {"account": "it's 2026. ok", "num_draws": 3, "purpose": ""}
     ],
 )
 def test_options_in_place_of_arguments(text: str, said: str) -> None:
-    assert error_text(ValueError(text), CONTEXT) == said
-    assert error_text(ValueError("num_draws must be at most 5, got num_draws=6."), None).startswith("num_draws must")
+    error = ValueError(text)
+    note_command(error, CONTEXT)
+    assert error_text(error) == said
+    assert error_text(ValueError("num_draws must be at most 5, got num_draws=6.")).startswith("num_draws must")
 
 
 def test_an_error_of_the_operating_system() -> None:
-    assert (
-        error_text(FileNotFoundError(2, "No such file or directory", "x.csv"), None)
-        == "No such file or directory: x.csv"
-    )
+    error = FileNotFoundError(2, "No such file or directory", "x.csv")
+    assert error_text(error) == "No such file or directory: x.csv"
 
 
 def test_what_may_be_a_mistake_of_the_library() -> None:

@@ -129,7 +129,7 @@ class TestWhatWasDone:
         assert ends(*open_words(), out=full) == 0
         assert ends.err == (
             "Warning: the answer could not be written: No space left on device. "
-            "The work is done; the exit code tells how it ended.\n"
+            "The work is done; the exit code says how it ended.\n"
         )
         assert ends(*open_words("another"), out=unread) == 0
         assert "Warning: the answer could not be written: Broken pipe." in ends.err

@@ -110,7 +110,7 @@ def test_a_potential_of_the_users_own(num_runs: int) -> None:
     mcmc = run(kernel, 10, 20, initial_params={"x": starts}, num_chains=num_runs)
     assert mcmc.get_samples(group_by_chain=True)["x"].shape == (5 * num_runs, 10, 2, 3)
     assert mcmc.get_samples()["x"].shape == (50 * num_runs, 2, 3)
-    # where MCMC runs kernels in processes of their own, this one's is not set up
+    # where MCMC runs kernels in separate processes, this one's is not set up
     transforms = LockstepRandomWalk(potential_fn=lambda params: params["x"]).transforms
     assert "x" in transforms
     assert transforms["x"].inv(torch.zeros(num_runs, 10, 5, 2, 3)).shape == (5 * num_runs, 10, 2, 3)

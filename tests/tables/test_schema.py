@@ -253,7 +253,7 @@ class TestFiles:
             ({"columns": [{"low": 0, "high": 1}]}, ValueError, "column 1 must have the key 'name'"),
             ({"columns": [{"name": "x", "decimal": 2}]}, ValueError, "got the key 'decimal'. Did you mean 'decimals'?"),
             ({"column": []}, ValueError, "got the key 'column'. Did you mean 'columns'?"),
-            ({"columns": [{"name": "x", "low": 0, "high": 1}] * 2}, ValueError, "names of their own"),
+            ({"columns": [{"name": "x", "low": 0, "high": 1}] * 2}, ValueError, "different names"),
         ],
     )
     def test_refused(self, content: Any, error: type[Exception], text: str) -> None:
