@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import location_scale_of_draws
+from pyro_mbde.density.base import LocationScale, location_scale_of_draws
 from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
