@@ -32,8 +32,8 @@ def sources() -> Iterator[tuple[str, str]]:
 
 
 TEXTS = dict([*helps(main), *pages()])
-#: Texts that must not hold a phrase of ``AVOIDED``. With help and docstrings: ``dict([*TEXTS.items(), *sources()])``.
-PLAIN_TEXTS = dict(pages())
+#: Texts that must not hold a phrase of ``AVOIDED``: pages, help, errors, docstrings and comments.
+PLAIN_TEXTS = dict([*TEXTS.items(), *sources()])
 #: Phrases that make a reader stop, each with what to write in its place.
 AVOIDED = {
     "as it comes": "by default",
