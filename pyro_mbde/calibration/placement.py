@@ -34,15 +34,16 @@ from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place
 from pyro_mbde.density.statistics import aligned
 from pyro_mbde.density.tilt import Tilt
 
-#: Quasi-random draws of the base that the shift is found on: from the first number up to the last, until the
-#: log-normaliser is known to this share of the tolerance.
+#: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second until the
+#: standard error of the log-normaliser is below the third, a share of the tolerance.
 _FIRST_QUASI_DRAWS, _MAX_QUASI_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
 #: The quasi-random draws are mistrusted where (phi_quasi - phi_fresh)^2 > 3^2 (se_quasi^2 + se_fresh^2): were both
 #: unbiased and normal, chance would put them so far apart in 0.3 per cent of fits. Only the gain depends on it, not the
 #: proof.
 _TOO_FAR_APART = 3
-#: Fresh draws in a block of the certificate, and the most that a first and a second attempt take: twice what is planned
-#: for the tilt that is hardest to certify, an average that is exceeded half of the time but seldom twofold; and more.
+#: Fresh draws in a block of the certificate, and the most that the first and the second attempt may take. The first may
+#: take twice the average that is planned for the hardest tilt: half of all attempts exceed that average, few by a
+#: factor of two.
 _BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**23, 2**25
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
@@ -57,11 +58,14 @@ def plan_calibration(
 ) -> tuple[Bounds, Certificate | None]:
     """Returns the public bounds of a tilt, and what is to be proved of it.
 
-    On a finite base the log-normaliser is a sum, exact up to rounding: there the tolerance is a millionth of epsilon
-    beside what is kept back for that (:data:`~pyro_mbde.calibration.certificate.ROUNDING_RESERVE`), and delta 0.
-    Elsewhere this is :func:`~pyro_mbde.calibration.certificate.plan_certificate`. Without a delta there is no
-    certificate and the width is epsilon/2, for the a-priori guarantee; nor is there where the certified interval would
-    be narrower than that, at a very large epsilon, or where a side of it is no wider than rounding.
+    On a finite base the log-normaliser is a sum, exact up to rounding. The tolerance is then a millionth of epsilon
+    plus a reserve for rounding (:data:`~pyro_mbde.calibration.certificate.ROUNDING_RESERVE`), and the certificate's
+    delta is 0. On any other base a positive delta gives
+    :func:`~pyro_mbde.calibration.certificate.plan_certificate`.
+
+    There is no certificate, and the width is epsilon/2 with the a-priori guarantee, in three cases: delta is 0 on a
+    base that is not finite; the certified interval would not be wider than epsilon/2, at a very large epsilon; or one
+    side of the interval is too narrow for rounding.
 
     Args:
         base: public base distribution.
@@ -90,7 +94,7 @@ class Placement(NamedTuple):
 
     Attributes:
         shift: s, in nats.
-        shrinkage: lambda, 1 where the certificate was reached.
+        shrinkage: lambda; 1 if the certificate was proved or none is needed, smaller otherwise.
         log_normalizer: phi of the tilt.
     """
 
@@ -156,10 +160,10 @@ class SampledScores(NamedTuple):
     def pooled(self, fresh: SampledScores, shift: float, bounds: Bounds) -> SampledScores:
         """Returns these quasi-random draws and fresh ones, each set weighted by how well it knows phi at a shift.
 
-        Inverse variances: quasi-random draws know phi better than many times as many fresh ones, which would only blur
-        the shift. An error that the scatter of the quasi-random draws does not show, as of a region that they miss,
-        shows where the two sets are further apart than chance puts them: the square of that distance is then, on
-        average, the sum of both variances (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
+        The weights are inverse variances, since quasi-random draws determine phi better than many times as many fresh
+        ones. If the quasi-random draws miss a region, their scatter does not show it; the two sets then lie further
+        apart than chance explains. In that case the squared distance is, on average, the sum of both variances
+        (DerSimonian, Laird. Meta-analysis in clinical trials. 1986).
         """
         by_quasi, by_fresh = (draws.log_normalizer(shift, bounds) for draws in (self, fresh))
         quasi_variance, fresh_variance = by_quasi.standard_error**2, by_fresh.standard_error**2
@@ -180,11 +184,11 @@ class Calibrator:
     r"""Finds where a score u of points is to be shifted, and certifies the result.
 
     The score is the sum of a density's weighted statistics: a learned log density ratio, or that of a boosted
-    ensemble. The shift is found on quasi-random draws of the base. They are kept, since one fit serves many epsilons,
-    and what is kept does not depend on how an attempt came out. The certificate uses draws from the operating system's
-    randomness, new for every attempt: the shift does not depend on them, as the proof asks, and a certificate is as
-    good as it says given all that came before, also where an epsilon was chosen by rows that were drawn from an earlier
-    density of this score. On a finite base both are sums over its points, exact.
+    ensemble. The shift is found on quasi-random draws of the base. They are kept, because one fit serves many epsilons;
+    what is kept does not depend on whether an attempt succeeded. Each attempt at a certificate uses new draws, from the
+    operating system's randomness, so the shift does not depend on them, as the proof requires. A certificate therefore
+    holds whatever came before, even if epsilon was chosen after seeing rows drawn from an earlier density of this
+    score. On a finite base both are exact sums over its points.
 
     Privacy:
         Everything here except the base is private.
@@ -236,8 +240,8 @@ class Calibrator:
     def _plan_cells(self) -> tuple[int, int]:
         """How many dimensions of the unit cube are cut, and into how many parts each.
 
-        None, unless quasi-random and fresh draws both come with the points that they were inverted from: the control
-        variate must have the same cells on both.
+        No dimension is cut unless both quasi-random and fresh draws come with the points that they were inverted from:
+        the control variate needs the same cells for both.
         """
         with seeded(0):
             _, quasi = quasi_draws_with_points(self._base, 2)
@@ -245,7 +249,7 @@ class Calibrator:
         if quasi is None or fresh is None:
             return 0, 1
         num_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
-        # A little above the root, so that rounding does not take 128 for 127.
+        # 1e-9 is added so that rounding cannot turn a root of 128 into 127.
         return num_dims, int(_MAX_CELLS ** (1 / num_dims) + 1e-9)
 
     def density(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
@@ -429,13 +433,13 @@ def _certain_shrinkage(bounds: Bounds) -> float:
 def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:
     r"""Proves the certificate of a density again, for the function that draws are accepted by here.
 
-    For a density that was converted to another dtype or device, or loaded where PyTorch or the processor is another
-    one. Offset, bounds, tolerance and delta stay; the proof takes fresh draws of the base.
+    For a density that was converted to another dtype or device, or loaded under a different PyTorch version
+    or processor. Offset, bounds, tolerance and delta stay the same; the proof takes fresh draws of the base.
 
     Privacy:
         The result is another density for a ledger, with its own delta: rows drawn before rest on the old
-        certificate, rows drawn after on the new one. Whether a proof is found depends on the table, so that an error is
-        for its owner alone; trying again after one would add another delta.
+        certificate, rows drawn after on the new one. Whether a proof is found depends on the table, so only its
+        owner may see an error. Each further try adds another delta.
 
     Args:
         q: a density with a certificate.
@@ -473,8 +477,8 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         certain = q.shrinkage <= _certain_shrinkage(q.bounds)
         if not certain and not (q.shrinkage == 1 and calibrator.certify_at(q.offset, q.bounds, certificate)):
             raise ValueError(
-                f"No proof was found that |phi| is at most {certificate.tolerance:g} here. Fit the density again, or "
-                f"use it at its a-priori epsilon. (For its owner alone.)"
+                f"No proof was found that |phi| is at most {certificate.tolerance:g} on this machine. Fit the density "
+                f"again, or use it at its a-priori epsilon. Show this message only to the table's owner."
             )
         return MollifiedExpFamily(
             q.base,

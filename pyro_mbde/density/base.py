@@ -68,7 +68,7 @@ class PreparedBase:
 
     @classmethod
     def of(cls, base: Distribution | PreparedBase) -> PreparedBase:
-        """Returns ``base`` with what is derived from it, without a copy or a check; itself if it has that already."""
+        """Wraps ``base`` without copying or checking it; returns a :class:`PreparedBase` unchanged."""
         return base if isinstance(base, PreparedBase) else cls(base)
 
     @cached_property
@@ -116,7 +116,7 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
 
     The checks are off because the density checks values against the base's support itself, once, in a form that
     ``torch.vmap`` can trace. A distribution that cannot be described (see :func:`pyro_mbde.serialization.encode`) is
-    used as it is. A base that is prepared already is copied without another check.
+    used as it is, and checked every time. Any other base that is already prepared is copied without another check.
 
     Args:
         base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
@@ -179,7 +179,7 @@ def _check_draws(prepared: PreparedBase) -> None:
         raise ValueError(argument_error("base", "have draws, a support and a density", base, str(error))) from error
     if not repeated:
         raise ValueError(
-            argument_error("base", "draw from torch's generators, which private draws are made with", base)
+            argument_error("base", "draw from torch's generators, the only ones that private draws control", base)
         )
     if log_prob is None:
         remedy = "A mixture's components must share their support, and scales must suit the dtype."
@@ -227,7 +227,7 @@ def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, 
     try:
         with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
             same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))
-    except (ValueError, RuntimeError):  # its arguments do not build it, or build what cannot score its draws
+    except (ValueError, RuntimeError):  # its arguments do not rebuild it, or what they build cannot score its draws
         same = False
     if not same:
         raise UnknownDistributionError(
@@ -271,10 +271,10 @@ def convert_base(
 
 
 def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
-    """Notes on a base which table its rows are of, so that rows of a density over it can be brought back.
+    """Attaches a schema to a base, so that rows of a density over it can be converted back to the table's units.
 
     Args:
-        base: which its copies take the note along from; it is not a part of the distribution or of a fingerprint.
+        base: its copies keep the note, which is not part of the distribution or of a fingerprint.
         schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
     """
     if schema is not None:
@@ -417,12 +417,12 @@ _INVERTIBLE = (
 
 def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
     """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
-    edge = torch.finfo(like.dtype).eps / 2  # the nearest to a face that the dtype tells from it
+    edge = torch.finfo(like.dtype).eps / 2  # about the closest to a face that the dtype can represent
     return points.clamp(edge, 1 - edge).to(like)
 
 
 def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
-    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None beyond the dimensions there are."""
+    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None if there are too many dimensions."""
     if num_dims > _SobolEngine.MAXDIM:
         return None
     engine = _SobolEngine(num_dims, scramble=True, seed=int(torch.randint(2**31, ())))
@@ -445,8 +445,8 @@ def base_location_scale(base: Distribution) -> LocationScale:
 def location_scale_of_draws(draws: Tensor) -> LocationScale:
     """Returns the median of each column and its interquartile range in units of a normal's deviation, in float64.
 
-    Robust, since a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1, one whose
-    median is infinite location 0.
+    These are robust: a heavy tail need not have a mean or a variance. A column that does not vary gets scale 1; a
+    column whose median is infinite gets location 0.
 
     Args:
         draws: shape ``(n, d)``.

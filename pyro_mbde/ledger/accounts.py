@@ -31,7 +31,7 @@ RULES = ("pure", "zcdp", "iid")
 #: Default of an account: it pays for a thousand certificates of 1e-9, and is far below one in the number of people in
 #: most tables.
 DEFAULT_DELTA = 1e-6
-#: Draws of one density that are counted at most.
+#: Most draws of one density that are counted.
 MAX_COUNTED = 10**12
 #: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
@@ -49,8 +49,8 @@ class BudgetExceededError(ValueError):
 class Account:
     r"""A limit on what draws from one table may cost together, whoever draws them and whatever they look at before.
 
-    Let every fit and every charge be chosen by looking at what was drawn before and at public facts, and let only what
-    was charged be drawn. Then all that is ever handed out is :math:`(\epsilon, \delta)`-integrally private, with the
+    Suppose that settings of fits, and charges, are chosen from earlier draws and public facts only, and that only what
+    was charged is drawn. Then everything handed out is :math:`(\epsilon, \delta)`-integrally private, with the
     limits of the account. Proof: docs/proofs.md, *Accounts*.
 
     The rules, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta set aside for
@@ -101,9 +101,9 @@ class Account:
 class Charge:
     """Draws that an account has paid for.
 
-    Everything except the fingerprint and the hash is public. Neither says anything about the table to anyone without
-    the model file, see :class:`~pyro_mbde.Ledger`; still they are for the data owner and auditors, and the fingerprint
-    is left out of what is printed.
+    Everything except the fingerprint and the hash is public. Without the model file these two say nothing about
+    the table (see :class:`~pyro_mbde.Ledger`). They are still only for the data owner and auditors, and the fingerprint
+    is not printed.
 
     Attributes:
         number: place in the ledger, which also counts the openings of accounts.
@@ -151,8 +151,8 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
         epsilon: limit in nats, finite and above 0.
         delta: limit, in [0, 1).
         rule: ``pure``, ``zcdp`` or ``iid``.
-        certificate_delta: what of delta certificates may take, in [0, delta); ``None`` for all of it under ``pure``,
-            for a tenth under the others.
+        certificate_delta: the part of delta that is reserved for certificates. Under ``pure`` it is all of delta
+            (``None``, or delta itself); otherwise it is in [0, delta), and ``None`` means a tenth.
         opened: when, in UTC.
 
     Returns:
@@ -162,7 +162,7 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     if not name:
         raise ValueError(argument_error("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
-    check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account without limit keeps nothing.")
+    check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account needs a limit.")
     # Adding 0 makes -0.0 the 0.0 that databases give back.
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1) + 0.0
     check_choice("rule", rule, RULES)
@@ -197,9 +197,9 @@ def check_text(name: str, value: Any, longest: int = _MAX_TEXT) -> str:
 
 
 def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
-    """Returns what draws cost together under an account's rule; of nothing, 0.
+    """Returns the total cost of draws under an account's rule; 0 if there are none.
 
-    For zCDP and the exact curve its delta is all of the account's.
+    Otherwise the delta returned is the account's whole delta under ``zcdp`` and ``iid``.
     """
     tallies = list(tallies)
     if not tallies:
@@ -215,7 +215,7 @@ def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
     uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
     total = compose(uncertified, num_draws, _conversion_delta(account.delta, account.certificate_delta))
     epsilon = total.epsilon
-    if epsilon > account.epsilon and is_affordable(account, tallies):  # proved otherwise than by the search
+    if epsilon > account.epsilon and is_affordable(account, tallies):  # by a bound that the search does not use
         epsilon = account.epsilon
     return TotalCost(epsilon, account.delta, total.rule)
 
@@ -281,7 +281,7 @@ def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guar
 
 
 def _certificates(tallies: list[Tally]) -> Fraction:
-    """Once for each guarantee of a density: on the safe side, where two rest on the same certificate."""
+    """Counts delta once for each guarantee of a density. Two on one certificate count twice, which is safe."""
     return sum((exact_decimal(tally.guarantee.delta) for tally in tallies), Fraction(0))
 
 

@@ -27,7 +27,7 @@ from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: Time without a message after which a worker is taken to hang: in seconds, and in the longest steps of NUTS.
+#: A worker is taken to hang after so many seconds, or so many of the longest steps of NUTS, without a message.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 #: Kernels that advance all chains together.
 TOGETHER = ("lockstep_random_walk", "independence")
@@ -60,8 +60,8 @@ def run_mcmc(
 
     Torch's generators are shared by a process: run chains in one thread at a time, or seeds will not reproduce.
 
-    An interrupt (Ctrl-C) returns what was drawn, the same number from every chain, with a warning.
-    :func:`resume_mcmc` continues from there, or from the end.
+    Once every chain has draws, an interrupt (Ctrl-C) warns and returns them, the same number from every chain; before
+    that it raises KeyboardInterrupt. :func:`resume_mcmc` continues from there, or from the end.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
@@ -79,8 +79,8 @@ def run_mcmc(
         model_kwargs: keyword arguments of the model.
         kernel_options: options of the kernel, as ``target_accept_prob`` or ``max_tree_depth``.
         initial_values: where to start, per site, in its own space, shape ``(num_chains, *event_shape)``.
-        num_workers: processes to run chains in; ``None`` for as many as there are cores and chains, where that is
-            safe. 1 keeps everything in this process.
+        num_workers: number of processes; ``None`` for one per chain, at most one per core, where forking is safe. 1
+            runs everything in this process.
 
     Returns:
         :class:`~pyro_mbde.mcmc.chains.Chains`.
@@ -136,8 +136,8 @@ def resume_mcmc(
 ) -> Chains:
     """Resumes chains where they stopped: same kernel, same adaptation, same stream of random numbers.
 
-    The draws are those that a longer run would have made, except that after an interrupt those are left out that some
-    chains had made ahead of the others.
+    The draws are those that a longer run would have made. After an interrupt, draws that some chains had made ahead of
+    the others are left out.
 
     Privacy:
         As for :func:`run_mcmc`: not for release.
@@ -268,7 +268,7 @@ def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: 
 
 
 def _check_workers(num_workers: int | None, num_runs: int) -> int:
-    """Returns how many processes to use, with a sentence where fewer than asked for are possible."""
+    """Returns how many processes to use; warns if several were asked for and only one is possible."""
     if num_workers is not None:
         check_count("num_workers", num_workers)
     reason = parallel_obstacle()

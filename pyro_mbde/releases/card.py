@@ -35,7 +35,7 @@ from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
-#: Numbers of a list that a page shows at most.
+#: Most items of a list that a page shows.
 _MAX_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
@@ -51,7 +51,8 @@ _LIMITS = [
     "Anything about other releases from the same table, unless they were charged to the same account.",
     "Protection of what the owner chose publicly beforehand: the base, its ranges, the columns, the budget. If any of "
     "it was chosen by looking at the table, the guarantee is void.",
-    "Protection from conclusions that do not need the table: what the base alone supports, the rows support too.",
+    "Protection from conclusions that do not need the table. What follows from the base alone can be concluded from "
+    "the rows too.",
 ]
 _REFERENCES = [
     "H. Husain, Z. Cranko, R. Nock. Integral Privacy for Sampling from Mollifier Densities with Approximation "

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
-OWNER = "This message depends on the table, counts included: it is for the table's owner alone."
+OWNER = "This message, with its counts, depends on the table: it is for the table's owner alone."
 #: Names of columns to list in a message.
 _MAX_NAMES = 20
-#: Fewest values, most digits after the point, and how much finer floats must be, for a column to be called rounded.
+#: A column is called rounded if it has at least so many values, at most so many digits, and floats so much finer.
 _MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 _DATES, _COMMAS, _POINTS, _TEXT = "dates", "numbers with a comma", "numbers kept as text", "text"
-_PATTERNS = {  # of ASCII digits: others are text
+_PATTERNS = {  # ASCII digits only; other digits count as text
     _DATES: re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T].*)?\s*", re.ASCII),
     _COMMAS: re.compile(r"\s*[-+]?[\d.'\u2019\u00a0\u202f ]*,[\d.,'\u2019\u00a0\u202f ]*\d\s*", re.ASCII),
     _POINTS: re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII),
@@ -62,11 +62,10 @@ class Cells(NamedTuple):
 def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raises if a column of the schema is not in the table, is there twice, or holds anything but real numbers.
 
-    Where the first line of a file is a row of the table, that row stands in the place of the names. So an error shows
-    the names of a table only where they are plausibly a header: one of them is, or is similar to
-    (:func:`~pyro_mbde.names.is_similar`), a name in the schema, and none of them begins with a digit, as numbers,
-    dates, times and amounts do. A row of a table that fits the schema has a number in each of its columns, or nothing.
-    Otherwise the error tells how many columns there are, and shows none but a name that looks like one in the schema.
+    If a file has no header, its first row is read as the names. So an error shows the table's names only if they look
+    like a header: at least one equals or resembles (:func:`~pyro_mbde.names.is_similar`) a name in the schema, and none
+    begins with a digit, as numbers, dates, times and amounts do. Otherwise it gives only the number of columns, and any
+    name that looks like one in the schema.
 
     Args:
         frame: the table.
@@ -85,12 +84,12 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
             has = f"Its columns are {_listed(there)}."
         else:
             has = f"It has {_counted(len(there), 'column')}. A file's first line must name them."
-        remedy = "A schema names columns as the table does, spaces and capitals too."
+        remedy = "Names must match exactly, including spaces and capitals."
         has += look_alike_hint(missing, [label for label in there if not _BEGINS_WITH_DIGIT.match(str(label))])
         raise ValueError(f"The table must have columns named {_listed(missing)}. {has} {remedy} {OWNER}")
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
-        raise ValueError(f"The table must have each column once, got several named {_listed(repeated)}. {OWNER}")
+        raise ValueError(f"The table must have each column once, but several are named {_listed(repeated)}. {OWNER}")
     found = [f"column {name!r}: {problem}" for name in names if (problem := _not_numbers(frame[name])) is not None]
     if found:
         raise TypeError("\n  ".join(["The table must hold real numbers in the columns of its schema:", *found, OWNER]))
@@ -163,9 +162,9 @@ def _rounding(column: Column, values: Numbers) -> str | None:
     if not digits:
         return None
     if digits[0] == 0:
-        return 'all values are whole, released ones will not be. If its codebook says so, declare kind = "integer".'
-    said = f"all values have at most {_counted(digits[0], 'digit')} after the point, released ones will have more."
-    return f"{said} If its codebook says so, declare decimals = {digits[0]}."
+        return 'all values are whole, but released ones will not be. If the codebook says so, declare kind = "integer".'
+    said = f"all values have at most {_counted(digits[0], 'digit')} after the point, but released ones will have more."
+    return f"{said} If the codebook says so, declare decimals = {digits[0]}."
 
 
 def _as_floats(series: pd.Series[Any]) -> Numbers:
@@ -200,7 +199,7 @@ def _is_numeric(series: pd.Series[Any]) -> bool:
 
 
 def _not_numbers(series: pd.Series[Any]) -> str | None:
-    """What a column holds in place of real numbers, each with what to do; None if nothing else."""
+    """Says what a column holds beside real numbers, with a remedy for each kind; None if it holds nothing else."""
     if not len(series) or _is_numeric(series):  # an empty table has columns of any type
         return None
     if str(series.dtype) == "category":
@@ -209,7 +208,7 @@ def _not_numbers(series: pd.Series[Any]) -> str | None:
     for row, (cell, present) in enumerate(zip(series, _present(series), strict=True), 1):
         if present and not isinstance(cell, Real | Decimal | np.bool_):
             rows.setdefault(_kind_of(cell), []).append(row)
-    if len(rows) > 1:  # the odd cells made text of the good ones
+    if len(rows) > 1:  # the odd cells made pandas read the good ones as text
         rows.pop(_POINTS, None)
     found = [
         f"{kind} in {len(where):,} of {len(series):,} cells, the first in row {where[0]:,}. "

@@ -35,7 +35,7 @@ class TestForm:
             (
                 table().drop(columns="visits"),
                 ValueError,
-                "named 'visits'. Its columns are 'age'. A schema names",
+                "named 'visits'. Its columns are 'age'. Names must match",
             ),
             (table().rename(columns={"age": " Age"}), ValueError, "named 'age'. Its columns are ' Age', 'visits'."),
             (pd.DataFrame(), ValueError, "named 'age', 'visits'. It has no columns."),
@@ -44,7 +44,7 @@ class TestForm:
                 ValueError,
                 "'s' and 10 more.",
             ),
-            (pd.concat([table(), table()], axis=1), ValueError, "got several named 'age', 'visits'"),
+            (pd.concat([table(), table()], axis=1), ValueError, "but several are named 'age', 'visits'"),
             (
                 table(age=["30", ".5e3", "12"]),
                 TypeError,
@@ -162,7 +162,7 @@ class TestPolicies:
             "  column 'visits': 2 of 3 values are not whole: rounded.",
             "  If a public source (the codebook) says otherwise, correct the schema by it and fit again; never fit the "
             "schema to these counts.",
-            "  This message depends on the table, counts included: it is for the table's owner alone.",
+            "  This message, with its counts, depends on the table: it is for the table's owner alone.",
         ]
         assert caught[0].filename == __file__
 
@@ -261,10 +261,10 @@ class TestRoundedColumns:
         [
             (
                 np.arange(20.0),
-                'released ones will not be. If its codebook says so, declare kind = "integer".',
+                'released ones will not be. If the codebook says so, declare kind = "integer".',
             ),
-            (np.arange(20) / 10, "at most 1 digit after the point, released ones will have more"),
-            (np.arange(20) / 100, "released ones will have more. If its codebook says so, declare decimals = 2."),
+            (np.arange(20) / 10, "at most 1 digit after the point, but released ones will have more"),
+            (np.arange(20) / 100, "released ones will have more. If the codebook says so, declare decimals = 2."),
         ],
     )
     def test_said_to_the_owner(self, values: Any, text: str) -> None:
