@@ -258,6 +258,7 @@ class Doubled(torch.distributions.transforms.AffineTransform):
     """A transform that no file format knows: the base can be inverted, but not rebuilt in another dtype."""
 
 
+@pytest.mark.slow
 def test_cells_only_where_quasi_random_and_fresh_draws_have_them() -> None:
     """Else the control variate would have another mean on the fresh draws than on the quasi-random ones."""
     base = prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 1.0), [Doubled(0.0, 2.0)]))

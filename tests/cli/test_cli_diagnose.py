@@ -111,6 +111,7 @@ def test_chains_that_never_mix(lengths: list[int], run: Run) -> None:
     ],
     ids=["copies", "cut off", "not finite"],
 )
+@pytest.mark.slow
 def test_what_no_length_mends_ends_it(
     spoil: Callable[[torch.Tensor], torch.Tensor],
     reason: str,

@@ -179,6 +179,7 @@ def test_a_ring_that_is_none() -> None:
     assert failure.startswith("spread of x[0] with spread of x[1]: wrong target")
 
 
+@pytest.mark.slow
 def test_dependence_in_many_dimensions() -> None:
     factor = 0.7 * torch.ones(30, 1)
     density = dist.LowRankMultivariateNormal(torch.zeros(30), factor, 0.51 * torch.ones(30))

@@ -78,6 +78,7 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("quick_systems")
+@pytest.mark.slow
 def test_bench_commands(arguments: list[str], shown: str) -> None:
     result = CliRunner().invoke(bench.main, arguments)
     assert result.exit_code == 0, result.output

@@ -150,6 +150,7 @@ class TestMeasure:
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", sorted(PLOTS))
+@pytest.mark.slow
 def test_plots_show_the_rows(name: str, *, quick: bool) -> None:
     table = fake_table(name, quick=quick)
     figure = PLOTS[name](table)
@@ -237,6 +238,7 @@ def test_contours_are_the_rows(name: str) -> None:
         pytest.param("base", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_failed_jobs_leave_gaps(name: str, system: str) -> None:
     table = fake_table(name)
     table.loc[table["system"] == system, ["nll", "coverage", "grid"]] = None

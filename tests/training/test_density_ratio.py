@@ -82,6 +82,7 @@ def test_near_the_limit_at_every_epsilon_from_one_fit(
         assert 0.98 < share(ring_tight(), tight.mollify(epsilon, skew=skew), epsilon, skew) <= 1 + 1e-4
 
 
+@pytest.mark.slow
 def test_past_the_papers_limit() -> None:
     """At skew 0.3 and epsilon 1 the ring gains more than the 0.5 nats that the paper's set allows."""
     problem = ring()

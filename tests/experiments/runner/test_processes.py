@@ -96,6 +96,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up as Linux shows them")
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(path: Path) -> None:
     process = start(path, "slow", 12)
     try:
