@@ -20,7 +20,7 @@ def shown(number: float) -> str:
 
 
 def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
-    """Returns ``value`` as a float, or raises if it is no real number or ``holds`` is false of it (as it is of NaN)."""
+    """Returns ``value`` as a float, or raises if it is not a real number or ``holds`` is false for it (as for NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(argument_error(name, "be a real number", value, remedy))
     try:
@@ -38,7 +38,7 @@ def check_epsilon(value: Any) -> float:
 
 
 def check_count(name: str, value: Any, *, minimum: int = 1, remedy: str = "") -> int:
-    """Returns ``value`` as an int, or raises if it is no whole number of at least ``minimum``."""
+    """Returns ``value`` as an int, or raises if it is not a whole number of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(argument_error(name, "be a whole number", value, remedy))
     if value < minimum:

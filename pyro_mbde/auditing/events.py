@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number

@@ -199,7 +199,7 @@ def _call(task: bytes) -> Any:
     try:
         function, args, kwargs = pickle.loads(task)
         return function(*args, **kwargs)
-    except Exception as error:
+    except Exception as error:  # a job may raise anything
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # pickling runs code of the error's class

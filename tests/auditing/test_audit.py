@@ -189,8 +189,8 @@ def test_most_of_the_claim_is_proved_of_the_defaults(form: str, epsilon: float) 
     report = audit(fit, epsilon, base=BASE, num_pairs=4, num_draws=100_000, seed=0, progress=False)
     assert report.passed
     assert 0.8 * epsilon < report.proven <= epsilon
-    # At 0.1 the log-ratios of halves of the draws (0.02 a priori, 0.04 calibrated) are about as wide as their bounds.
-    assert epsilon == 0.1 or report.black_box > 0.4 * epsilon
+    if (form, epsilon) != ("a priori", 0.1):  # there log-ratios of 0.02 are narrower than the bounds of 50,000 draws
+        assert report.black_box > (0.0 if epsilon == 0.1 else 0.4) * epsilon
 
 
 def test_clopper_pearson_bounds_have_the_error_that_defines_them() -> None:
