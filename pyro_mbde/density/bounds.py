@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.placement import placed_total_variation
 
 #: Bound of every classifier, :math:`|c_t(x)| \le \log 2`. As a double it lies below the real number log 2.
 LOG_2 = math.log(2)
@@ -222,7 +223,9 @@ def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
         \left|\log \frac{q(x)}{q'(x)}\right| \le R + 2\eta ,
 
     where the a-priori guarantee has 2R: the same epsilon buys almost twice the width. The log-ratio ranges over at most
-    2R, certificate or not. Proof: docs/proofs.md, *Bounds: the calibrated guarantee*.
+    2R, certificate or not. Proof: docs/proofs.md, *Bounds: the calibrated guarantee*. As q/q_0 of both lies in the same
+    public interval [lo - eta, hi + eta], their total variation is at most
+    :func:`~pyro_mbde.privacy.placement.placed_total_variation`.
 
     Args:
         bounds: public interval [lo, hi] of the tilt, ``low <= 0 <= high``, in nats.
@@ -246,7 +249,8 @@ def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
     epsilon = width + 2 * certificate.tolerance
     if epsilon >= 2 * width:
         return a_priori_guarantee(bounds)
-    return Guarantee(epsilon=epsilon, delta=certificate.delta, log_ratio_range=2 * width)
+    skew = (certificate.tolerance - bounds.low) / epsilon
+    return Guarantee(epsilon, certificate.delta, 2 * width, placed_total_variation(epsilon, skew))
 
 
 def skewed_bounds(width: float, skew: float) -> Bounds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -12,9 +12,16 @@ from fractions import Fraction
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon, check_number
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
+from pyro_mbde.privacy.placement import (
+    MAX_DRAWS,
+    filled_share_skew,
+    largest_placed_epsilon,
+    placed_total_variation,
+    placement_epsilon,
+)
 from pyro_mbde.privacy.zcdp import zcdp_epsilon, zcdp_rho
 
-PURE, ZCDP, EXACT = "pure composition", "zCDP", "exact curve of i.i.d. draws"
+PURE, ZCDP, EXACT, PLACEMENT = "pure composition", "zCDP", "exact curve of i.i.d. draws", "placement"
 #: Kept back of what is inverted in floats, as a share of it.
 _RESERVE = 1e-12
 #: By how much of it an epsilon is lowered that does not compose to the total.
@@ -52,9 +59,12 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
     - by **zCDP**, at :math:`\rho = \min(\epsilon^2/2, r^2/8)` a draw, :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon` of
       :math:`k \rho`: a log-ratio in :math:`[-\epsilon, \epsilon]` has :math:`\rho = \epsilon^2/2`, and one that ranges
       over r, wherever that lies, :math:`r^2/8`;
-    - **exactly**, :func:`~pyro_mbde.privacy.iid.iid_epsilon`, the worst pair of laws that epsilon and range allow.
+    - by **placement**, :func:`~pyro_mbde.privacy.placement.placement_epsilon`, the worst pair of laws that epsilon and
+      total variation allow;
+    - **exactly**, :func:`~pyro_mbde.privacy.iid.iid_epsilon`, the worst pair of laws that epsilon and range allow;
+      better than placement where the range is at most epsilon, as it is a priori.
 
-    The least of the three is returned, :math:`\epsilon_k` at a delta of :math:`\delta_k`. G, which bounds the log-ratio
+    The least is returned, :math:`\epsilon_k` at a delta of :math:`\delta_k`. G, which bounds the log-ratio
     of *any* two certified densities, fails with probability :math:`f \le \delta_G`, once for the density. The total is
     :math:`\epsilon_k` at :math:`\delta_k + \delta_G`. Proof: docs/proofs.md, *Composition under a certificate that may
     fail*.
@@ -95,7 +105,10 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
     rest = delta - guarantee.delta
     if rest > 0:
         totals.append(TotalCost(_zcdp_total(num_draws * zcdp_of_draw(guarantee), rest), delta, ZCDP))
-        if num_draws <= MOST_DRAWS:
+        if guarantee.log_ratio_range > guarantee.epsilon:
+            if num_draws <= MAX_DRAWS:
+                totals.append(TotalCost(placement_epsilon(guarantee, num_draws, rest), delta, PLACEMENT))
+        elif num_draws <= MOST_DRAWS:
             totals.append(TotalCost(iid_epsilon(guarantee, num_draws, rest), delta, EXACT))
     return min(totals, key=lambda total: total.epsilon)
 
@@ -194,7 +207,7 @@ class DrawBudget:
         epsilon: of one draw, in nats: what to fit at.
         delta: of the certificate, what to fit at; 0 for the a-priori form.
         form: ``a priori`` or ``calibrated``.
-        skew: where to place the interval of the tilt.
+        skew: where to place the interval of the tilt; part of what the total rests on.
         total: what the draws then cost together, and by which rule.
     """
 
@@ -206,11 +219,12 @@ class DrawBudget:
 
     @property
     def account_rule(self) -> str:
-        """The rule of the :class:`~pyro_mbde.Account` that adds up as the plan does: ``pure``, ``zcdp`` or ``iid``.
+        """The rule of the :class:`~pyro_mbde.Account` that adds up as the plan does.
 
-        Under the last two it is to be opened with ``certificate_delta`` the plan's ``delta``, as no more is needed.
+        One of ``pure``, ``zcdp``, ``iid`` and ``placement``. Except under ``pure`` it is to be opened with
+        ``certificate_delta`` the plan's ``delta``, as no more is needed.
         """
-        return {PURE: "pure", ZCDP: "zcdp", EXACT: "iid"}[self.total.rule]
+        return {PURE: "pure", ZCDP: "zcdp", EXACT: "iid", PLACEMENT: "placement"}[self.total.rule]
 
 
 def epsilon_per_draw(
@@ -219,77 +233,96 @@ def epsilon_per_draw(
     delta: float = 0.0,
     *,
     certificate_delta: float = 1e-9,
+    skew: float = 0.3,
     filled_share: float | None = None,
 ) -> DrawBudget:
-    r"""Returns the epsilon that each of several draws of one density may have, with the form and skew that serve best.
+    r"""Returns the epsilon that each of several draws may have, with the form that serves best.
 
     :func:`compose`, inverted. Of the two forms the one with the wider tilt is chosen, since width is what a fit can use
-    to come closer to the table: :math:`R = \epsilon/2` a priori, almost :math:`R = \epsilon` calibrated. In the long
-    run both cost :math:`\rho = R^2/2` a draw, and the form that needs no certificate is named; calibration pays for few
-    draws.
-
-    The skew is a guess about the table, made without it. If the table lies in a part of the space that holds a share a
-    of the base's mass, the density that gains most has its tilt at the upper end there and at the lower end elsewhere.
-    Its log-normaliser is 0 where
-
-    .. math::
-        a e^{(1 - s) R} + (1 - a) e^{-s R} = 1 \iff s = \frac{1}{R} \log\bigl(1 + a (e^R - 1)\bigr) .
+    to come closer to the table: :math:`R = \epsilon/2` a priori, almost :math:`R = \epsilon` calibrated. A calibrated
+    density costs the less, the lower its skew is, as it then lies closer to the base almost everywhere.
 
     Args:
         total_epsilon: of all draws together, in nats; finite and above 0.
-        num_draws: number k of draws of one fitted density, the largest that may be wanted.
+        num_draws: number k of draws, the largest that may be wanted.
         delta: of all draws together, in [0, 1); 0 leaves the a-priori form and pure composition.
         certificate_delta: what of it a certificate may take; in (0, 1).
-        filled_share: a, the share of the base's mass that the table is believed to fill, in (0, 1), a public guess;
-            ``None`` for the default skew of 0.3.
+        skew: where a calibrated density is placed, in (0, 1).
+        filled_share: the share of the base's mass that the table is believed to fill, in (0, 1), a public guess. Given,
+            it sets the skew, by :func:`~pyro_mbde.privacy.placement.filled_share_skew`.
 
     Returns:
         The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it. Its
         epsilon is a decimal of at most six digits.
 
     Example:
-        >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 10_000, 1e-6)
+        >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 1_000, 1e-6)
         >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
-        (1.0, 'calibrated', 0.013, 'a priori')
+        (1.0, 'calibrated', 0.036, 'a priori')
+        >>> round(epsilon_per_draw(3.0, 1_000, 1e-6, filled_share=0.05).epsilon, 3)
+        0.064
     """
     total_epsilon = check_epsilon(total_epsilon)
     check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)
     num_draws = check_count("num_draws", num_draws)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-    for name, value in (("certificate_delta", certificate_delta), ("filled_share", filled_share)):
+    unit_interval = {"certificate_delta": certificate_delta, "skew": skew, "filled_share": filled_share}
+    for name, value in unit_interval.items():
         if value is not None:
             check_number(name, value, "be in (0, 1)", lambda value: 0 < value < 1)
-    a_priori = _largest_epsilon(total_epsilon, num_draws, delta, 0.0, 1.0)
-    epsilon, certificate, form, width = a_priori, 0.0, "a priori", a_priori / 2
+
+    def skew_at(epsilon: float) -> float:
+        return skew if filled_share is None else filled_share_skew(epsilon, filled_share)
+
+    a_priori = _largest_epsilon(total_epsilon, num_draws, delta, 1.0)
+    if num_draws <= MOST_DRAWS and delta > 0:
+        a_priori = max(a_priori, largest_iid_epsilon(total_epsilon, num_draws, delta, 1.0))
+    budget = _budget(total_epsilon, num_draws, delta, a_priori, 0.0, skew_at)
     if delta > 0:
         # No more than a hundredth of delta where that is small: it shifts the total by almost nothing.
         certificate_delta = min(certificate_delta, delta if num_draws == 1 else delta / 100)
-        calibrated = _largest_epsilon(total_epsilon, num_draws, delta, certificate_delta, 2.0)
-        if calibrated > (1 + _TIE) * width:
-            epsilon, certificate, form, width = calibrated, certificate_delta, "calibrated", calibrated
+        rest = delta - certificate_delta
+        calibrated = _largest_epsilon(total_epsilon, num_draws, rest, 2.0)
+        if num_draws <= MAX_DRAWS and rest > 0:
+            calibrated = max(calibrated, largest_placed_epsilon(total_epsilon, num_draws, rest, skew_at))
+        if calibrated > (1 + _TIE) * a_priori / 2:
+            return _budget(total_epsilon, num_draws, delta, calibrated, certificate_delta, skew_at)
+    return budget
+
+
+def _budget(
+    total_epsilon: float,
+    num_draws: int,
+    delta: float,
+    epsilon: float,
+    certificate_delta: float,
+    skew_at: Callable[[float], float],
+) -> DrawBudget:
+    """The budget of draws at an epsilon that is close to the largest; a priori where nothing is certified."""
     epsilon = _round_down(epsilon)
-    total = compose(_guarantee(epsilon, certificate), num_draws, delta)
-    while total.epsilon > total_epsilon:  # what the exact curve rounds up
+    while True:
+        skew = skew_at(epsilon)
+        total = compose(_guarantee(epsilon, certificate_delta, skew), num_draws, delta)
+        if total.epsilon <= total_epsilon:
+            form = "calibrated" if certificate_delta else "a priori"
+            return DrawBudget(epsilon, certificate_delta, form, skew, total)
+        # What a curve rounds up.
         epsilon = max(_round_down(epsilon * (1 - _STEP)), _pure_epsilon(total_epsilon, num_draws))
-        total = compose(_guarantee(epsilon, certificate), num_draws, delta)
-    skew = 0.3 if filled_share is None else _best_skew(filled_share, width)
-    return DrawBudget(epsilon, certificate, form, skew, total)
 
 
-def _guarantee(epsilon: float, certificate_delta: float) -> Guarantee:
+def _guarantee(epsilon: float, certificate_delta: float, skew: float) -> Guarantee:
     """Of a calibrated density, whose range is just below 2 epsilon, or where nothing is certified, an a-priori one."""
-    return Guarantee(epsilon, certificate_delta, 2 * epsilon if certificate_delta else epsilon)
+    if not certificate_delta:
+        return Guarantee(epsilon, log_ratio_range=epsilon)
+    return Guarantee(epsilon, certificate_delta, total_variation=placed_total_variation(epsilon, skew))
 
 
-def _largest_epsilon(total: float, num_draws: int, delta: float, certificate_delta: float, range_share: float) -> float:
-    """The largest epsilon of one draw, of those that each rule allows; rounded down."""
+def _largest_epsilon(total: float, num_draws: int, delta: float, range_share: float) -> float:
+    """The largest epsilon of one draw that pure composition or zCDP allows; rounded down."""
     best = _pure_epsilon(total, num_draws)
-    rest = delta - certificate_delta
-    if rest > 0 and best > 0:
+    if delta > 0 and best > 0:
         # rho of a draw is (share epsilon)^2 / 8, as the share is at most 2.
-        best = max(best, math.sqrt(8 * zcdp_rho(total, rest) / num_draws) / range_share * (1 - _RESERVE))
-        if num_draws <= MOST_DRAWS:
-            best = max(best, largest_iid_epsilon(total, num_draws, rest, range_share))
+        best = max(best, math.sqrt(8 * zcdp_rho(total, delta) / num_draws) / range_share * (1 - _RESERVE))
     return best
 
 
@@ -300,11 +333,6 @@ def _pure_epsilon(total: float, num_draws: int) -> float:
 
 def _round_down(number: float) -> float:
     return float(_PLANNED.create_decimal(repr(number)))
-
-
-def _best_skew(share: float, width: float) -> float:
-    skew = math.log1p(share * math.expm1(width)) / width if width < 500 else 1 + math.log(share) / width
-    return min(max(skew, 0.01), 0.99)
 
 
 def _pure_total(parts: list[tuple[Guarantee, int]]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pyro_mbde._checks import check_number
@@ -29,22 +30,26 @@ class Guarantee:
         delta: probability that the certificate fails, counted once for a fitted density (not once a draw); in [0, 1).
         log_ratio_range: largest minus smallest log-ratio over the outcomes, for any one pair of tables, in nats; in
             [0, 2 epsilon]. It is what many draws add up by. ``None`` stands for 2 epsilon, the largest it can be.
+        total_variation: largest total variation between the laws of a draw under two tables, in [0, 1]. Below what
+            epsilon and range allow where the density lies at a public place. ``None`` stands for
+            tanh(log_ratio_range/4), the largest it can be (docs/proofs.md, *Placement*).
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definitions 2 (integral
         privacy) and 3 (mollifiers).
 
     Example:
-        >>> Guarantee(epsilon=1.0, log_ratio_range=1.0)
-        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0)
+        >>> Guarantee(epsilon=1.0, log_ratio_range=1.0, total_variation=0.2)
+        Guarantee(epsilon=1.0, delta=0.0, log_ratio_range=1.0, total_variation=0.2)
     """
 
     epsilon: float
     delta: float = 0.0
     log_ratio_range: float = None  # type: ignore[assignment]  # filled in by __post_init__: never None afterwards
+    total_variation: float = None  # type: ignore[assignment]  # as above
 
     def __post_init__(self) -> None:
-        """Checks the ranges and fills in an unstated range of the log-ratio."""
+        """Checks the ranges and fills in what was not stated."""
         epsilon = check_number("epsilon", self.epsilon, "be at least 0", lambda value: value >= 0)
         delta = check_number("delta", self.delta, "be in [0, 1)", lambda value: 0 <= value < 1)
         largest = 2 * epsilon
@@ -57,3 +62,9 @@ class Guarantee:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "log_ratio_range", log_ratio_range)
+        total_variation = largest = math.tanh(log_ratio_range / 4)
+        if self.total_variation is not None:
+            total_variation = check_number(
+                "total_variation", self.total_variation, "be in [0, 1]", lambda v: 0 <= v <= 1
+            )
+        object.__setattr__(self, "total_variation", min(total_variation, largest))
