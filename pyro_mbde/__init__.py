@@ -13,7 +13,7 @@ from pyro_mbde._version import __version__ as __version__
 if TYPE_CHECKING:
     from pyro_mbde.auditing.audit import audit
     from pyro_mbde.auditing.report import AuditReport, Finding, PairResult
-    from pyro_mbde.calibration.placement import recertify
+    from pyro_mbde.calibration.recertify import recertify
     from pyro_mbde.density.bounds import Bounds, Certificate
     from pyro_mbde.density.distribution import MollifiedExpFamily
     from pyro_mbde.density.normalizer import LogNormalizer
@@ -101,7 +101,7 @@ __all__ = [
 _MODULES = {
     "auditing.audit": "audit",
     "auditing.report": "AuditReport Finding PairResult",
-    "calibration.placement": "recertify",
+    "calibration.recertify": "recertify",
     "density.bounds": "Bounds Certificate",
     "density.distribution": "MollifiedExpFamily",
     "density.normalizer": "LogNormalizer",

@@ -213,7 +213,7 @@ class MollifiedExpFamily(TiltedMoments):
 
         A certificate is proved of one function, to the last bit: in one dtype, on one kind of device and processor, by
         one version of PyTorch (:class:`~pyro_mbde.density.scoring.Arithmetic`). Elsewhere :attr:`guarantee` is the
-        a-priori one, and :func:`~pyro_mbde.calibration.placement.recertify` proves a new certificate.
+        a-priori one, and :func:`~pyro_mbde.calibration.recertify.recertify` proves a new certificate.
 
         Privacy:
             Public: nothing that was fitted enters.

@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
-from pyro_mbde.calibration.placement import Calibrator, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator
+from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit

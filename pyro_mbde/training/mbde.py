@@ -20,8 +20,8 @@ from pyro_mbde._checks import (
     check_seed,
 )
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
-from pyro_mbde.calibration.certificate import check_finite_epsilon
-from pyro_mbde.calibration.placement import Calibrator, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator
+from pyro_mbde.calibration.plan import check_finite_epsilon, plan_calibration
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.base import as_features, prepare, quasi_draws
 from pyro_mbde.density.bounds import (

@@ -14,7 +14,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import DensityRatio, MollifiedExpFamily, private_draws
-from pyro_mbde.calibration.placement import Calibrator, plan_calibration
+from pyro_mbde.calibration.placement import Calibrator
+from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import exact_points, prepare_base
 from pyro_mbde.density.finite import NUM_STEPS, FinitePoints, enumerate_points
 from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
