@@ -20,7 +20,7 @@ from pyro_mbde.density.bounds import Certificate
 #: digits of a tilt by some 1e-7, and so phi.
 ROUNDING_RESERVE = 1e-5
 #: A bet is at most this share of the largest that cannot lose everything.
-_LARGEST_BET = 0.9
+LARGEST_BET = 0.9
 #: How far from 0 a gambler expects the log-normaliser: standard deviation, as a share of the tolerance.
 _EXPECTED_ERROR = 1 / 6
 
@@ -48,7 +48,7 @@ def expected_draws(limits: SampleBounds, certificate: Certificate) -> float:
     """
     target, gap = -math.log(certificate.delta), math.expm1(certificate.tolerance)
     by_scatter = 2 * target * limits.variance / gap**2
-    by_range = target * max(limits.largest - 1 - gap, 1 - gap - limits.smallest, 0.0) / (_LARGEST_BET * gap)
+    by_range = target * max(limits.largest - 1 - gap, 1 - gap - limits.smallest, 0.0) / (LARGEST_BET * gap)
     return max(by_scatter, by_range)
 
 
@@ -101,7 +101,7 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
     upper, lower = math.exp(tolerance), math.exp(-tolerance)
     slack = 1e-12 * (1 + abs(smallest) + abs(largest))
     target = -math.log(certificate.delta)
-    log_wealth_above = log_wealth_below = most_above = most_below = 0.0
+    above, below = Wealth(largest - upper), Wealth(lower - smallest)
     count, total, total_square = 0, 0.0, 0.0
     for block in blocks:
         if not len(block):
@@ -109,16 +109,10 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
         if not bool(((block >= smallest - slack) & (block <= largest + slack)).all()):
             # The error shows neither the bounds nor the samples: they may come from a table.
             raise ValueError("blocks must hold copies between the limits, got others.")
-        # The posterior mean of Y - 1: the prior is worth as many draws as tell the mean to its own deviation.
-        excess = total / (count + variance / (_EXPECTED_ERROR * tolerance) ** 2) if count else 0.0
-        bet_above = _bet(upper - 1 - excess, variance, largest - upper)
-        bet_below = _bet(1 + excess - lower, variance, lower - smallest)
-        path_above = log_wealth_above + torch.log1p(bet_above * (upper - block)).cumsum(0)
-        path_below = log_wealth_below + torch.log1p(bet_below * (block - lower)).cumsum(0)
-        log_wealth_above, log_wealth_below = float(path_above[-1]), float(path_below[-1])
-        most_above = max(most_above, float(path_above.max()))
-        most_below = max(most_below, float(path_below.max()))
-        if most_above >= target and most_below >= target:
+        excess = posterior_excess(total, count, variance, tolerance)
+        above.add_path(torch.log1p(above.bet(upper - 1 - excess, variance) * (upper - block)))
+        below.add_path(torch.log1p(below.bet(1 + excess - lower, variance) * (block - lower)))
+        if min(above.most, below.most) >= target:
             return True
         count += len(block)
         total += float((block - 1).sum())
@@ -128,9 +122,36 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
     return False
 
 
-def _bet(gap: float, variance: float, largest_loss: float) -> float:
-    """Gap over variance, never so much that one copy could lose all, and finite where copies do not scatter."""
-    if gap <= 0:  # what is bet against seems to be true
-        return 0.0
-    wanted = gap / variance if variance > 0 else math.inf
-    return min(wanted, _LARGEST_BET / largest_loss if largest_loss > 0 else math.inf, 1 / gap)
+def posterior_excess(total: float, count: int, variance: float, tolerance: float) -> float:
+    """Returns the posterior mean of Y - 1; the prior is worth as many draws as tell the mean to its own deviation."""
+    return total / (count + variance / (_EXPECTED_ERROR * tolerance) ** 2) if count else 0.0
+
+
+class Wealth:
+    """Logarithm of the capital of a gambler who started with 1, and the most that it has been.
+
+    Args:
+        largest_loss: the most that a bet of 1 can lose.
+    """
+
+    def __init__(self, largest_loss: float) -> None:
+        self._largest_loss = largest_loss
+        self._log_wealth = self.most = 0.0
+
+    def bet(self, gap: float, variance: float) -> float:
+        """Returns gap over variance, never so much that all could be lost, and finite where nothing scatters."""
+        if gap <= 0:  # what is bet against seems to be true
+            return 0.0
+        wanted = gap / variance if variance > 0 else math.inf
+        return min(wanted, LARGEST_BET / self._largest_loss if self._largest_loss > 0 else math.inf, 1 / gap)
+
+    def add(self, log_gain: float) -> None:
+        """Adds the logarithm of what the capital was multiplied by."""
+        self._log_wealth += log_gain
+        self.most = max(self.most, self._log_wealth)
+
+    def add_path(self, log_gains: Tensor) -> None:
+        """Adds several, one after the other; the capital may be counted at any of them."""
+        path = self._log_wealth + log_gains.cumsum(0)
+        self.most = max(self.most, float(path.max()))
+        self._log_wealth = float(path[-1])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from tqdm import tqdm
 
+from pyro_mbde.calibration.batches import BatchCertificate, BatchScores
 from pyro_mbde.calibration.certificate import SampleBounds, certify, expected_draws
 from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.projection import project, project_a_priori
@@ -20,6 +21,7 @@ from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer
+from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.statistics import aligned
 from pyro_mbde.density.tilt import Tilt
 
@@ -30,6 +32,9 @@ _FIRST_QUASI_DRAWS, _MAX_QUASI_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
 #: take twice the average that is planned for the hardest tilt: half of all attempts exceed that average, few by a
 #: factor of two.
 _BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**23, 2**25
+#: The most blocks that the two attempts at the certificate of a batch may take, in units of what is expected; and
+#: scores that the expectation rests on.
+_PATIENCE, _HELD = (3.0, 10.0), 2**17
 
 
 class Placement(NamedTuple):
@@ -89,11 +94,19 @@ class Calibrator:
         else:
             self._scores = ExactScores(self._draws.scores(finite.points), finite.log_weights)
 
-    def density(self, bounds: Bounds, certificate: Certificate | None) -> MollifiedExpFamily:
-        """Returns the density whose tilt is the score, placed in public bounds by :meth:`calibrate`."""
-        placement = self.calibrate(bounds, certificate)
+    def density(
+        self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None
+    ) -> MollifiedExpFamily:
+        """Returns the density whose tilt is the score, placed in public bounds by :meth:`calibrate`.
+
+        Args:
+            bounds: as for :meth:`calibrate`.
+            certificate: as for :meth:`calibrate`.
+            num_rows: rows of a batch, whose score is the sum of theirs; ``None`` for single rows.
+        """
+        placement = self.calibrate(bounds, certificate, num_rows)
         return MollifiedExpFamily(
-            self._prepared,
+            self._prepared if num_rows is None else RowBatch(self._prepared.distribution, num_rows),
             self._tilt.statistics,
             self._tilt.natural_params,
             placement.log_normalizer,
@@ -103,7 +116,9 @@ class Calibrator:
             certificate=certificate,
         )
 
-    def calibrate(self, bounds: Bounds, certificate: Certificate | None) -> Placement:
+    def calibrate(
+        self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None
+    ) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
         The log-normaliser of the projection is 0 up to Monte Carlo error; draws are added until that error is small
@@ -116,11 +131,16 @@ class Calibrator:
             bounds: public interval [lo, hi] of the tilt, with ``low < 0 < high``.
             certificate: what is to be proved; ``None`` for the a-priori guarantee, with the shift that gains most then
                 (:func:`~pyro_mbde.calibration.projection.project_a_priori`).
+            num_rows: rows of a batch; ``None`` for single rows.
         """
         scores = self._scores
         if certificate is None:
-            shift = project_a_priori(*scores.weighted(), bounds)
-            return Placement(shift, 1.0, scores.log_normalizer(shift, bounds))
+            placed = scores if num_rows is None else BatchScores(scores, num_rows, bounds.width / 100)
+            shift = project_a_priori(*placed.weighted(), bounds)
+            return Placement(shift, 1.0, placed.log_normalizer(shift, bounds))
+        if num_rows is not None:
+            with self._bar() as bar:
+                return self._calibrate_batches(num_rows, bounds, certificate, bar)
         if isinstance(scores, ExactScores):
             shift = project(*scores.weighted(), bounds)
             shrinkage = 1.0 if scores.certify(shift, bounds, certificate) else certain_shrinkage(bounds)
@@ -128,8 +148,13 @@ class Calibrator:
         with self._bar() as bar:
             return self._calibrate_on_draws(scores, bounds, certificate, bar)
 
-    def certify_at(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
+    def certify_at(
+        self, shift: float, bounds: Bounds, certificate: Certificate, num_rows: int | None = None
+    ) -> bool:
         """Returns whether the log-normaliser is proved to be near 0 at a given shift, in one attempt."""
+        if num_rows is not None:
+            with self._bar() as bar:
+                return self._certify_batches(num_rows, shift, bounds, certificate, _PATIENCE[1], bar)
         if isinstance(self._scores, ExactScores):
             return self._scores.certify(shift, bounds, certificate)
         with self._bar() as bar:
@@ -156,6 +181,50 @@ class Calibrator:
             return Placement(shift, 1.0, pooled.log_normalizer(shift, bounds))
         shrinkage = certain_shrinkage(bounds)
         return Placement(shift, shrinkage, scores.log_normalizer(shift, bounds, shrinkage))
+
+    def _calibrate_batches(
+        self, num_rows: int, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]
+    ) -> Placement:
+        """As :meth:`_calibrate_on_draws`, for the sum of the scores of a batch's rows."""
+        claim = replace(certificate, delta=certificate.delta / 2)
+        scores, placed, shift = self._shift_of_batches(self._scores, num_rows, certificate, bounds, bar)
+        self._scores = scores  # kept as for single rows
+        for patience in _PATIENCE:
+            if self._certify_batches(num_rows, shift, bounds, claim, patience, bar):
+                return Placement(shift, 1.0, placed.log_normalizer(shift, bounds))
+            if isinstance(scores, SampledScores):  # more draws to find a better shift, for this call alone
+                held = scores.scores.shape[1]
+                scores = scores.joined(self._draws.quasi_random(held, held, bar))
+                scores, placed, shift = self._shift_of_batches(scores, num_rows, certificate, bounds, bar)
+        shrinkage = certain_shrinkage(bounds)
+        return Placement(shift, shrinkage, placed.log_normalizer(shift, bounds, shrinkage))
+
+    def _shift_of_batches(
+        self,
+        scores: ExactScores | SampledScores,
+        num_rows: int,
+        certificate: Certificate,
+        bounds: Bounds,
+        bar: tqdm[Any],
+    ) -> tuple[ExactScores | SampledScores, BatchScores, float]:
+        while True:
+            placed = BatchScores(scores, num_rows, certificate.tolerance)
+            shift = project(*placed.weighted(), bounds)
+            error = placed.log_normalizer(shift, bounds).standard_error
+            close = error <= _CLOSE_ENOUGH * certificate.tolerance
+            if close or isinstance(scores, ExactScores) or scores.scores.numel() >= _MAX_QUASI_DRAWS:
+                return scores, placed, shift
+            held = scores.scores.shape[1]
+            scores = scores.joined(self._draws.quasi_random(held, held, bar))
+
+    def _certify_batches(
+        self, num_rows: int, shift: float, bounds: Bounds, certificate: Certificate, patience: float, bar: tqdm[Any]
+    ) -> bool:
+        proof = BatchCertificate(num_rows, shift, bounds, certificate)
+        held = self._scores.sample(_HELD)
+        num_blocks = math.ceil(patience * proof.expected_blocks(held))
+        blocks = (self._draws.fresh(proof.block_rows, bar)[0] for _ in range(num_blocks))
+        return proof.holds(blocks, held)
 
     def _shift(
         self, scores: SampledScores, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]

@@ -38,6 +38,11 @@ class ExactScores(NamedTuple):
         tilts = shrinkage * clip_score(self.scores, shift, bounds)
         return LogNormalizer(bounds.clamp(float(torch.logsumexp(tilts + self.log_weights, 0))))
 
+    def sample(self, num_draws: int) -> Tensor:
+        """Returns scores of independent draws."""
+        chosen = torch.multinomial(self.log_weights.exp(), num_draws, replacement=True)
+        return self.scores[chosen]
+
     def certify(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:
         r"""Returns whether :math:`|\phi| \le \eta`, with the reserve for rounding kept back."""
         return abs(self.log_normalizer(shift, bounds).value) <= certificate.tolerance - ROUNDING_RESERVE
@@ -69,6 +74,10 @@ class SampledScores(NamedTuple):
         """Returns phi of the shifted, clipped and shrunk score, with its standard error."""
         tilts = shrinkage * clip_score(self.scores, shift, bounds)
         return replicated_log_normalizer(tilts + self.log_weights, bounds)
+
+    def sample(self, num_draws: int) -> Tensor:
+        """Returns scores of draws that are held, at most ``num_draws``."""
+        return self.scores.flatten()[:num_draws]
 
     def joined(self, more: SampledScores) -> SampledScores:
         """Returns both sets of draws, replicate by replicate, with equal weights."""
