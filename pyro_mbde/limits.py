@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon
 from pyro_mbde.calibration.projection import project, project_a_priori, rank_last
-from pyro_mbde.density.base import quasi_draws
+from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import Bounds, check_skew, clip_score, skewed_bounds
 from pyro_mbde.density.normalizer import NUM_REPLICATES, replicated_log_normalizer
 from pyro_mbde.metrics import Box, quadrature_grid

@@ -12,9 +12,9 @@ from tqdm import tqdm
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.calibration.scores import SampledScores
-from pyro_mbde.density.base import PreparedBase, as_features, quasi_draws_with_points
+from pyro_mbde.density.base import PreparedBase, as_features
+from pyro_mbde.density.base_draws import UnfilledSource, quasi_draws_with_points, system_generator
 from pyro_mbde.density.normalizer import NUM_REPLICATES
-from pyro_mbde.density.randomness import UnfilledSource, system_generator
 from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
 from pyro_mbde.density.tilt import Tilt
 

@@ -7,7 +7,7 @@ from pyro_mbde._torch_state import single_thread, with_gradients
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
 from pyro_mbde.calibration.placement import Calibrator, certain_shrinkage
 from pyro_mbde.calibration.plan import SMALLEST_DELTA
-from pyro_mbde.density.base import exact_points
+from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import aligned
 
@@ -49,7 +49,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
             argument_error("q", "have a certificate", q, "An a-priori guarantee needs none and holds anywhere.")
         )
     provable = certificate.tolerance > ROUNDING_RESERVE and certificate.delta >= SMALLEST_DELTA
-    if not provable and exact_points(q.base) is None:
+    if not provable and PreparedBase.of(q.base).finite is None:
         remedy = f"It needs a tolerance above {ROUNDING_RESERVE:g} and a delta of at least {SMALLEST_DELTA:g}."
         raise ValueError(argument_error("q", "have a certificate that draws can prove", certificate, remedy))
     with single_thread(), with_gradients():

@@ -18,12 +18,12 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, as_features, prepare, reference_draws, support_of
+from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.density.moments import Moments, TiltedMoments
 from pyro_mbde.density.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.density.parts import FILE_FORMAT, DensityParts
-from pyro_mbde.density.randomness import TorchSource
 from pyro_mbde.density.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
 from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
 from pyro_mbde.density.statistics import is_own

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import as_features, exact_points, quasi_draws
+from pyro_mbde.density.base import PreparedBase, as_features
+from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.tilt import Tilt
 
 #: Quasi-random draws of a base that is not finite, which averages are taken over.
@@ -50,7 +51,7 @@ class Moments:
         base: Any = self._base
         with seeded(0), torch.inference_mode(False), torch.no_grad():
             of_base: tuple[Tensor, Tensor] = base.mean, base.variance
-            finite = exact_points(base)
+            finite = PreparedBase.of(base).finite
             points = quasi_draws(base, NUM_DRAWS) if finite is None else finite.points
             log_weights = self._tilt(as_features(points, base, self._dtype))
             if finite is not None:

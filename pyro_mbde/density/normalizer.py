@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.density.base import PreparedBase, quasi_draws
+from pyro_mbde.density.base import PreparedBase
+from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import Bounds
 
 #: Independent replicates of quasi-random draws, whose scatter tells the error of their average.

@@ -122,7 +122,7 @@ def rejection_sample(
         von Neumann. Various techniques used in connection with random digits. 1951.
 
     Example:
-        >>> from pyro_mbde.density.randomness import TorchSource
+        >>> from pyro_mbde.density.base_draws import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> positive = rejection_sample(
         ...     TorchSource(normal), lambda x: torch.where(x > 0, 0.0, -50.0).double(), Bounds(-50.0, 0.0), 4

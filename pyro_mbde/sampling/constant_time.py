@@ -100,7 +100,7 @@ def constant_time_draws(
         Awan, Rao. Privacy-Aware Rejection Sampling. 2021 (information in running times; truncated rejection).
 
     Example:
-        >>> from pyro_mbde.density.randomness import TorchSource
+        >>> from pyro_mbde.density.base_draws import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> bounds = Bounds(-1.0, 0.0)
         >>> num_proposals = constant_time_proposals(bounds)

@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
+from pyro_mbde.density.base_draws import SystemSource, TorchSource, system_generator
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
 from pyro_mbde.density.rejection import RandomSource, proposal_batch
 from pyro_mbde.sampling.constant_time import constant_time_draws
 from pyro_mbde.sampling.independence import last_states

@@ -23,7 +23,8 @@ from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import check_finite_epsilon, plan_calibration
 from pyro_mbde.calibration.projection import project
-from pyro_mbde.density.base import as_features, prepare, quasi_draws
+from pyro_mbde.density.base import as_features, prepare
+from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import (
     LOG_2,
     Bounds,

@@ -23,7 +23,7 @@ from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.calibration.recertify import recertify
-from pyro_mbde.density import randomness
+from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
 from pyro_mbde.density.normalizer import estimate_log_normalizer
@@ -224,7 +224,7 @@ def shift_of_a_second_attempt(calibrator: Calibrator, bounds: Bounds, monkeypatc
     monkeypatch.setattr(calibration, "_FIRST", 2**20)
     monkeypatch.setattr(calibration, "_SECOND", 0)
     monkeypatch.setattr(scored_draws, "system_generator", nullcontext)
-    monkeypatch.setattr(randomness.SystemSource, "_cube_points", randomness.TorchSource._cube_points)
+    monkeypatch.setattr(base_draws.SystemSource, "_cube_points", base_draws.TorchSource._cube_points)
     placement = calibrator.calibrate(bounds, Certificate(0.1, 1e-6))
     assert placement.shrinkage == 1.0
     assert abs(placement.log_normalizer.value) < 1e-9
