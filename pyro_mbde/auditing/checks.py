@@ -18,7 +18,6 @@ from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
-from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Facts of a density that the table has no part in.
@@ -117,7 +116,7 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
             findings.append(Finding("normalizer", FAULT, f"log_prob of {name} gives another answer each time", 1.0))
     if not is_tilted(density):
         return findings
-    tilt = score_rows(density.tilt, values)
+    tilt = density.accepted_tilt(values)
     for excess, end in ((tilt - density.bounds.high, "above"), (density.bounds.low - tilt, "below")):
         worst = torch.nan_to_num(excess, nan=math.inf).max(0)
         if float(worst.values) > 0:
@@ -184,7 +183,7 @@ def _check_certificate(
     certificate, bounds = density.certificate, density.bounds
     assert certificate is not None
     phi = density.log_normalizer.value + log_mass
-    tilt = score_rows(density.tilt, seen)
+    tilt = density.accepted_tilt(seen)
     # Either phi is within the tolerance, or the tilt is shrunk so far that the density is in the set all the same.
     outside = max(
         float(tilt.max()) - phi - bounds.high - certificate.tolerance,

@@ -14,7 +14,6 @@ from torch.distributions import Distribution
 from pyro_mbde.density.base import location_scale_of_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
-from pyro_mbde.density.scoring import score_rows
 
 #: Draws of the base to start from, and how many of them are climbed from, either way.
 _NUM_STARTS, _NUM_CLIMBED = 4096, 32
@@ -53,7 +52,7 @@ def is_tilted(*densities: Any) -> bool:
 
 def log_ratio_to_base(q: MollifiedExpFamily, values: Tensor) -> Tensor:
     """Returns f - phi, float64 of shape ``(n,)``; where no gradient is asked for, f is the one that draws follow."""
-    tilts = q.tilt(values) if torch.is_grad_enabled() else score_rows(q.tilt, values)
+    tilts = q.tilt(values) if torch.is_grad_enabled() else q.accepted_tilt(values)
     return tilts - q.log_normalizer.value
 
 

@@ -17,6 +17,7 @@ from pyro_mbde.calibration.certificate import LARGEST_BET, ROUNDING_RESERVE, Wea
 from pyro_mbde.calibration.scores import ExactScores, SampledScores
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
 from pyro_mbde.density.normalizer import LogNormalizer
+from pyro_mbde.density.tilt import sum_of_scores
 
 #: Batches that a block of rows is partitioned into, and the number of partitions of each block.
 BATCHES_PER_BLOCK, _NUM_PARTITIONS = 128, 32
@@ -42,6 +43,7 @@ class BatchScores:
 
     def __init__(self, rows: ExactScores | SampledScores, num_rows: int, tolerance: float) -> None:
         scores = rows.scores.reshape(-1, rows.scores.shape[-1])  # one replicate for exact scores
+        scores = sum_of_scores(scores.unsqueeze(-1))  # held to the same limits
         self._low, high = float(scores.min()), float(scores.max())
         step = math.sqrt(8 * _GRID_ERROR * tolerance / num_rows)
         self._step = max(step, (high - self._low) * num_rows / _MAX_GRID)
@@ -115,7 +117,7 @@ class BatchCertificate:
 
     def _samples(self, scores: Tensor) -> Tensor:
         """Y for a block of row scores, shape ``(num_partitions, batches_per_block)``."""
-        sums = scores[self._orders].reshape(_NUM_PARTITIONS, BATCHES_PER_BLOCK, self._num_rows).sum(-1)
+        sums = sum_of_scores(scores[self._orders].reshape(_NUM_PARTITIONS, BATCHES_PER_BLOCK, self._num_rows))
         return clip_score(sums, self._shift, self._bounds).exp()
 
     def expected_blocks(self, held: Tensor) -> float:
@@ -133,7 +135,7 @@ class BatchCertificate:
         return float(means.var()) * BATCHES_PER_BLOCK
 
     def holds(self, blocks: Iterable[Tensor], held: Tensor) -> bool:
-        """Returns whether :math:`|\\phi| \\le \\eta` is proved; says so wrongly with probability at most delta.
+        r"""Returns whether :math:`|\phi| \le \eta` is proved; says so wrongly with probability at most delta.
 
         Args:
             blocks: scores of independent rows, in blocks of ``block_rows``, which neither the shift nor ``held``

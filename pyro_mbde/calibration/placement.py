@@ -116,9 +116,7 @@ class Calibrator:
             certificate=certificate,
         )
 
-    def calibrate(
-        self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None
-    ) -> Placement:
+    def calibrate(self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None) -> Placement:
         r"""Returns the projection on public bounds if it can be certified, else a tilt that needs no certificate.
 
         The log-normaliser of the projection is 0 up to Monte Carlo error; draws are added until that error is small
@@ -148,9 +146,7 @@ class Calibrator:
         with self._bar() as bar:
             return self._calibrate_on_draws(scores, bounds, certificate, bar)
 
-    def certify_at(
-        self, shift: float, bounds: Bounds, certificate: Certificate, num_rows: int | None = None
-    ) -> bool:
+    def certify_at(self, shift: float, bounds: Bounds, certificate: Certificate, num_rows: int | None = None) -> bool:
         """Returns whether the log-normaliser is proved to be near 0 at a given shift, in one attempt."""
         if num_rows is not None:
             with self._bar() as bar:
@@ -182,9 +178,7 @@ class Calibrator:
         shrinkage = certain_shrinkage(bounds)
         return Placement(shift, shrinkage, scores.log_normalizer(shift, bounds, shrinkage))
 
-    def _calibrate_batches(
-        self, num_rows: int, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]
-    ) -> Placement:
+    def _calibrate_batches(self, num_rows: int, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]) -> Placement:
         """As :meth:`_calibrate_on_draws`, for the sum of the scores of a batch's rows."""
         claim = replace(certificate, delta=certificate.delta / 2)
         scores, placed, shift = self._shift_of_batches(self._scores, num_rows, certificate, bounds, bar)

@@ -18,6 +18,7 @@ from torch.distributions.constraints import MixtureSameFamilyConstraint
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.finite import FinitePoints, finite_points
+from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
 
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
@@ -75,6 +76,17 @@ class PreparedBase:
         return reference_draws(self.distribution)
 
     @cached_property
+    def row(self) -> PreparedBase:
+        """The base of one row: of a batch, that of its rows, and otherwise this one."""
+        base = self.distribution
+        return PreparedBase(base.row) if isinstance(base, RowBatch) else self
+
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of a batch; None for single rows."""
+        return self.distribution.num_rows if isinstance(self.distribution, RowBatch) else None
+
+    @cached_property
     def example(self) -> Tensor:
         """One draw, shape ``event_shape``."""
         with torch.inference_mode(False):
@@ -88,8 +100,8 @@ class PreparedBase:
 
     @cached_property
     def location_scale(self) -> LocationScale:
-        """Median and scale of each coordinate of the draws (:func:`location_scale_of_draws`). Public."""
-        return location_scale_of_draws(self.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
+        """Median and scale of each coordinate of a row's draws (:func:`location_scale_of_draws`). Public."""
+        return location_scale_of_draws(self.row.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
 
     @cached_property
     def wide(self) -> Distribution | None:
@@ -117,7 +129,8 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
     used as it is, and checked every time. Any other base that is already prepared is copied without another check.
 
     Args:
-        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
+        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,), or a
+            :class:`~pyro_mbde.density.row_batch.RowBatch` of one.
 
     Raises:
         TypeError: ``base`` is not a distribution.
@@ -137,7 +150,7 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
     if base.batch_shape:
         remedy = f"Declare its dimensions dependent: base.to_event({len(base.batch_shape)})."
         raise ValueError(argument_error("base", "have an empty batch shape", tuple(base.batch_shape), remedy))
-    if len(base.event_shape) > 1:
+    if len(base.event_shape) > (2 if isinstance(base, RowBatch) and len(base.row.event_shape) == 1 else 1):
         raise ValueError(argument_error("base", "have event shape () or (d,)", tuple(base.event_shape)))
     for part in _parts_of(base):
         if isinstance(part, dist.Empirical):
@@ -289,9 +302,10 @@ def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor
         dtype: of the network.
 
     Returns:
-        Tensor of shape ``(..., d)``.
+        Tensor of shape ``(..., d)``; of a batch ``(..., k, d)``.
     """
-    return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
+    row = base.row if isinstance(base, RowBatch) else base
+    return (value if row.event_shape else value.unsqueeze(-1)).to(dtype)
 
 
 def support_of(base: Distribution) -> Any:

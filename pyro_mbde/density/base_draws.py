@@ -123,7 +123,8 @@ class TorchSource:
 
     The law of base draws is the same for every source, since a certificate holds for the law that it was proved under:
     points of a finite base by their exact probabilities (:class:`~pyro_mbde.density.finite.FinitePoints`), the inverse
-    distribution function in float64 where there is one, and torch's own sampler elsewhere.
+    distribution function in float64 where there is one, and torch's own sampler elsewhere. A batch is so many
+    independent rows.
 
     Args:
         base: the base distribution.
@@ -131,6 +132,7 @@ class TorchSource:
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
         prepared = PreparedBase.of(base)
+        self._num_rows, prepared = prepared.num_rows, prepared.row
         self.base = prepared.distribution
         self._example = prepared.example
         # Inverted in float64, then rounded, so that tails are as long as the dtype allows.
@@ -142,10 +144,13 @@ class TorchSource:
 
     def propose(self, num_proposals: int) -> Tensor:
         """Returns independent draws of the base, shape ``(num_proposals, *event_shape)``."""
-        return self.propose_with_points(num_proposals)[0]
+        if self._num_rows is None:
+            return self.propose_with_points(num_proposals)[0]
+        rows = self.propose_with_points(num_proposals * self._num_rows)[0]
+        return rows.reshape(num_proposals, self._num_rows, *rows.shape[1:])
 
     def propose_with_points(self, num_proposals: int) -> tuple[Tensor, Tensor | None]:
-        """Returns draws of the base, and the points of the unit cube that they were inverted from, if they were.
+        """Returns rows of the base, and the points of the unit cube that they were inverted from, if they were.
 
         Returns:
             Draws of shape ``(num_proposals, *event_shape)``, and independent uniform points, float64 of shape

@@ -60,7 +60,9 @@ class MollifiedExpFamily(TiltedMoments):
 
     Args:
         base: public Q0 with event shape () or (d,) and empty batch shape; never chosen or scaled by looking at the
-            table. A uniform base becomes a closed box.
+            table. A uniform base becomes a closed box. For a batch of rows, a
+            :class:`~pyro_mbde.density.row_batch.RowBatch`: one draw is a batch, whose tilt is that of the sum of its
+            rows' scores.
         statistics: module mapping ``(..., d)`` to ``(..., T)``, with d = 1 for a scalar event.
         natural_params: theta, shape ``(T,)``, finite, and public unless ``bounds`` are given.
         log_normalizer: phi, as :class:`~pyro_mbde.density.normalizer.LogNormalizer` or number, in nats.
@@ -122,7 +124,10 @@ class MollifiedExpFamily(TiltedMoments):
         self._unbounded = _is_unbounded(self.support)
         self._dtype = prepared.dtype
         self._source = TorchSource(prepared)
-        self._tilt = Tilt(statistics, natural_params, offset, shrinkage, bounds, self._interior.device)
+        self._tilt = Tilt(
+            statistics, natural_params, offset, shrinkage, bounds, self._interior.device, prepared.num_rows
+        )
+        self._row_shape = prepared.row.distribution.event_shape
         self._moments = Moments(self.base, self._tilt, self.dtype)
         self.certificate = certificate
         if not isinstance(log_normalizer, LogNormalizer):
@@ -131,8 +136,8 @@ class MollifiedExpFamily(TiltedMoments):
         self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
         self._salt = secrets.token_hex(16)
         super().__init__(torch.Size(), self.base.event_shape, validate_args=validate_args)
-        self._tilt.check_output(self._features(self._interior))
-        if not is_own(statistics) and depends_on_other_rows(self.tilt, prepared.draws[:CHUNK_ROWS]):
+        self._tilt.check_output(self._features(self._interior).reshape(-1, self._num_features)[0])
+        if not is_own(statistics) and depends_on_other_rows(self._row_score, prepared.row.draws[:CHUNK_ROWS]):
             remedy = "Compute each row by itself: no average, sort or normalisation over a batch."
             raise ValueError(f"statistics must not look across rows, got {type(statistics).__name__}. {remedy}")
         self.certified_on: Arithmetic | None = None
@@ -247,10 +252,11 @@ class MollifiedExpFamily(TiltedMoments):
     def _arithmetic(self, draws: Tensor | None = None) -> Arithmetic:
         """Describes the arithmetic here, on the base's reference draws; without them the base is drawn from again."""
         with torch.inference_mode(False):
-            rows = (reference_draws(self.base) if draws is None else draws)[:CHUNK_ROWS]
-            results = score_rows(self._tilt.with_public_weights().score, self._features(rows))
+            draws = (reference_draws(self.base) if draws is None else draws)[:CHUNK_ROWS]
+            rows = self._features(draws).reshape(-1, self._num_features)[:CHUNK_ROWS]
+            results = score_rows(self._tilt.with_public_weights().score, rows)
             claim = repr((self.bounds, self.certificate, self.log_normalizer))
-            return Arithmetic.here(self.dtype, self.device, results, score_rows(self.tilt, rows), claim)
+            return Arithmetic.here(self.dtype, self.device, results, self.accepted_tilt(draws), claim)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -326,6 +332,32 @@ class MollifiedExpFamily(TiltedMoments):
         """
         return self._tilt(self._features(value))
 
+    def accepted_tilt(self, value: Tensor) -> Tensor:
+        """Returns f as draws are accepted by it: one function, to the last bit, of a row or batch, whatever is beside.
+
+        What is certified is this function (:func:`~pyro_mbde.density.scoring.score_rows`); :meth:`tilt` may differ in
+        the last digits, and has gradients.
+
+        Privacy:
+            Not for release.
+
+        Args:
+            value: shape ``(n, *event_shape)``.
+
+        Returns:
+            float64 tensor of shape ``(n,)`` in [lo, hi], never NaN.
+        """
+        rows = value.reshape(-1, *self._row_shape)
+        scores = score_rows(self._row_score, rows)
+        return self._tilt.of_scores(scores.reshape(value.shape[: value.dim() - len(self._row_shape)]))
+
+    def _row_score(self, rows: Tensor) -> Tensor:
+        return self._tilt.score((rows if self._row_shape else rows.unsqueeze(-1)).to(self.dtype))
+
+    @property
+    def _num_features(self) -> int:
+        return self._row_shape.numel()
+
     def _features(self, value: Tensor) -> Tensor:
         return as_features(value, self.base, self.dtype)
 
@@ -369,10 +401,11 @@ class MollifiedExpFamily(TiltedMoments):
         if self._validate_args:
             self._check_values(value, inside)
         missing = value.isnan()
-        if self.event_shape:
-            finite, missing = finite.all(-1), missing.any(-1)
+        ones = (1,) * len(self.event_shape)
+        if ones:
+            finite, missing = finite.flatten(-len(ones)).all(-1), missing.flatten(-len(ones)).any(-1)
         usable = inside & finite
-        interior = torch.where(usable.unsqueeze(-1) if self.event_shape else usable, value, self._interior)
+        interior = torch.where(usable.reshape(usable.shape + ones), value, self._interior)
         return torch.where(usable, self._log_density(interior), torch.where(missing, torch.nan, -torch.inf))
 
     def _surely_inside(self, value: Tensor) -> bool:
@@ -441,7 +474,7 @@ class MollifiedExpFamily(TiltedMoments):
         """
         return rejection_sample(
             self._source if source is None else source,
-            self.tilt,
+            self.accepted_tilt,
             self.bounds,
             num_draws,
             acceptance_rate=self.acceptance_rate if acceptance_rate is None else acceptance_rate,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.density.bounds import Bounds
-from pyro_mbde.density.scoring import score_rows
 
 #: Proposals allowed by default for one call, and for each of its draws.
 _MAX_PROPOSALS = 10**7
@@ -61,7 +60,8 @@ def propose(
 
     Args:
         source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``: one function of a
+            draw, in every batch (:meth:`~pyro_mbde.MollifiedExpFamily.accepted_tilt`).
         bounds: public interval of f, in nats.
         num_proposals: n, how many, at least 1.
 
@@ -72,7 +72,7 @@ def propose(
         EnvelopeError: the tilt is above its upper bound, or NaN.
     """
     proposals = source.propose(num_proposals)
-    log_acceptance = score_rows(tilt, proposals) - bounds.high
+    log_acceptance = tilt(proposals) - bounds.high
     if not bool((log_acceptance <= 0).all()):
         raise EnvelopeError("tilt must be at most its upper bound. No draw was made; do not use this density.")
     uniforms = source.uniforms(num_proposals).to(log_acceptance.device)
@@ -103,7 +103,8 @@ def rejection_sample(
 
     Args:
         source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``: one function of a
+            draw, in every batch (:meth:`~pyro_mbde.MollifiedExpFamily.accepted_tilt`).
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         acceptance_rate: expected acceptance rate in (0, 1]; sizes the batches, does not change the law of the draws.

@@ -16,6 +16,9 @@ from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, clip_score, tilt_bounds
 from pyro_mbde.density.statistics import with_public_weights
 
+#: Scores of rows are held to it before they are added up, in nats.
+_MAX_ROW_SCORE = 1e4
+
 
 class Tilt:
     r"""The function :math:`f(x) = \lambda\, \mathrm{clip}(\langle \theta, c(x) \rangle - a,\, lo,\, hi)`.
@@ -30,6 +33,7 @@ class Tilt:
         natural_params: theta, shape ``(T,)``, finite.
         offset: a, finite. A constant that the log-normaliser would absorb, were it not for the clip.
         shrinkage: lambda, in [0, 1]; what is left of the tilt where a certificate failed.
+        num_rows: rows of a batch, whose score is the sum of theirs; ``None`` for single rows.
         bounds: public interval [lo, hi], which holds 0; ``None`` for :func:`~pyro_mbde.density.bounds.tilt_bounds` of
             theta, which must then be public and the offset 0.
         device: where theta is kept.
@@ -46,6 +50,7 @@ class Tilt:
         shrinkage: float = 1.0,
         bounds: Bounds | None = None,
         device: torch.device | None = None,
+        num_rows: int | None = None,
     ) -> None:
         if not isinstance(statistics, nn.Module):
             raise TypeError(argument_error("statistics", "be a torch.nn.Module", statistics))
@@ -63,6 +68,7 @@ class Tilt:
         if bounds is None and offset:
             raise ValueError(argument_error("bounds", "be given where there is an offset", bounds))
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
+        self._num_rows = num_rows
 
     def check_output(self, features: Tensor) -> None:
         """Raises if the statistics of one row are not as many as there are natural parameters."""
@@ -87,7 +93,7 @@ class Tilt:
         return Tilt(with_public_weights(self.statistics), weights, device=weights.device)
 
     def score(self, features: Tensor) -> Tensor:
-        """Returns <theta, c>, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""
+        """Returns <theta, c> of rows, float64 of shape ``(...)``, never NaN, for features of shape ``(..., d)``."""
         # A function, not a method: an attribute of the module's tensor could stand in for one.
         statistics = Tensor.double(self._statistics_at(_plain(features)))
         statistics = torch.nan_to_num(statistics, nan=0.0).clamp(-LOG_2, LOG_2)
@@ -95,11 +101,27 @@ class Tilt:
         return torch.nan_to_num((statistics * self.natural_params).sum(-1), nan=0.0)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
+        """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``.
+
+        Of a batch, features have shape ``(..., k, d)``.
+        """
         features, provenance = _extract_provenance(features)
-        score = self.score(features)
-        tilt: Tensor = _track_provenance(self.shrinkage * clip_score(score, self.offset, self.bounds), provenance)
+        tilt: Tensor = _track_provenance(self.of_scores(self.score(features)), provenance)
         return tilt
+
+    def of_scores(self, scores: Tensor) -> Tensor:
+        """Returns f for scores of rows, of shape ``(...)``, or of the rows of batches, of shape ``(..., k)``."""
+        if self._num_rows is not None:
+            scores = sum_of_scores(scores)
+        return self.shrinkage * clip_score(scores, self.offset, self.bounds)
+
+
+def sum_of_scores(scores: Tensor) -> Tensor:
+    """Returns the score of batches: the sum over their rows, of shape ``(..., k)``, each held to what floats can add.
+
+    The order of the sum moves it by less than 1e-10 k nats, which a certificate's reserve for rounding covers.
+    """
+    return scores.clamp(-_MAX_ROW_SCORE, _MAX_ROW_SCORE).sum(-1)
 
 
 _extract_provenance: Any = extract_provenance  # Pyro leaves these unannotated

@@ -12,7 +12,6 @@ from torch import Tensor
 from pyro_mbde._checks import check_count
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.mcmc.collected import ChainsFirst
 from pyro_mbde.mcmc.target import Params
 from pyro_mbde.sampling.independence import IndependenceState, independence_step, total_variation_bound
@@ -89,7 +88,7 @@ class IndependenceSampler(MCMCKernel):
     def setup(self, warmup_steps: int, *args: object, **kwargs: object) -> None:
         """Starts the chains."""
         values = self.initial_params["x"]
-        self._state = IndependenceState(values, score_rows(self.q.tilt, values))
+        self._state = IndependenceState(values, self.q.accepted_tilt(values))
         self._warmup_steps, self._t, self._sum_rate = warmup_steps, 0, 0.0
         self.accept_prob = torch.zeros(self.num_chains)
 

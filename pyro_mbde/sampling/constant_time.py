@@ -83,7 +83,8 @@ def constant_time_draws(
 
     Args:
         source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
+        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``: one function of a
+            draw, in every batch (:meth:`~pyro_mbde.MollifiedExpFamily.accepted_tilt`).
         bounds: public interval of f, in nats.
         num_draws: number of draws, at least 0.
         num_proposals: N, at least 1; see :func:`constant_time_proposals`.

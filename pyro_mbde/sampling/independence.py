@@ -13,7 +13,6 @@ from pyro_mbde._checks import check_count
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.rejection import RandomSource
-from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.privacy.guarantee import Guarantee
 
 
@@ -87,7 +86,7 @@ def independence_step(
     """
     num_chains = len(state.values)
     proposals = source.propose(num_chains)
-    tilts = score_rows(q.tilt, proposals)
+    tilts = q.accepted_tilt(proposals)
     accept_prob = (tilts - state.tilts).clamp(max=0).exp()
     accepted = source.uniforms(num_chains).to(accept_prob.device) < accept_prob
     shape = (num_chains,) + (1,) * (state.values.dim() - 1)
@@ -108,7 +107,7 @@ def last_states(
         on_step: called after each step.
     """
     starts = source.propose(num_chains)
-    state = IndependenceState(starts, score_rows(q.tilt, starts))
+    state = IndependenceState(starts, q.accepted_tilt(starts))
     for _ in range(num_steps):
         state, _ = independence_step(q, source, state)
         on_step()

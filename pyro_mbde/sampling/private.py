@@ -80,7 +80,7 @@ def draw_rows(
             return last_states(q, source, num_draws, plan.count, on_step=bar.update)
         return constant_time_draws(
             source,
-            q.tilt,
+            q.accepted_tilt,
             q.bounds,
             num_draws,
             plan.count,

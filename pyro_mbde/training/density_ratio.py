@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import argument_error, check_count, check_seed
+from pyro_mbde._checks import argument_error, check_count, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import Calibrator
-from pyro_mbde.calibration.plan import plan_calibration
+from pyro_mbde.calibration.plan import check_finite_epsilon, plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.privacy.placement import filled_share_skew
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.fallback import coming_back
@@ -172,7 +173,15 @@ class LogRatio:
         """
         return mean_logit(self._networks, as_features(value, self.base, self._prepared.dtype))
 
-    def mollify(self, epsilon: float, delta: float = 1e-9, skew: float = 0.3) -> MollifiedExpFamily:
+    def mollify(
+        self,
+        epsilon: float,
+        delta: float = 1e-9,
+        skew: float = 0.3,
+        *,
+        filled_share: float | None = None,
+        num_rows: int | None = None,
+    ) -> MollifiedExpFamily:
         r"""Returns the density nearest to the table's that an integral-privacy guarantee allows.
 
         The KL projection of the learned density on the set :math:`\{lo \le \log q/q_0 \le hi\}`
@@ -186,16 +195,24 @@ class LogRatio:
         is the one that gains most; skew has no effect then. On a finite base the log-normaliser is summed, so
         calibration takes no delta, and the guarantee has ``delta=0`` in any case.
 
+        With ``num_rows=k`` one draw is a batch of k rows, and epsilon is what the whole batch costs. The density is the
+        projection of k independent rows of the table's density on the set over :math:`Q_0^k`: its tilt is
+        :math:`\mathrm{clip}(\sum_i u(x_i) - s, lo, hi)`. Rows of a batch depend on one another; once epsilon comes near
+        k times the divergence of the table from the base they are almost draws of the table's density.
+
         Privacy:
             Draws of the result carry its guarantee. Epsilon, delta and skew must be chosen without looking at the table
             or at the result. Densities at several epsilons add up if draws of all of them are handed out, and so do
             their deltas.
 
         Args:
-            epsilon: privacy parameter of one draw, in nats; in (0, 700).
+            epsilon: privacy parameter of one draw, in nats; in (0, 700), and at most 12 for a batch.
             delta: probability that the certificate is wrong, in [0, 1).
             skew: where the interval lies, in (0, 1): 1/2 is the paper's set, a lower skew allows gains up to
                 (1 - skew) epsilon.
+            filled_share: share of the base's mass that the table is believed to fill, in (0, 1): a public guess. Given,
+                it sets the skew, by :func:`~pyro_mbde.privacy.placement.filled_share_skew`.
+            num_rows: rows of a batch, at least 1; ``None`` for single rows.
 
         Returns:
             The density.
@@ -212,10 +229,20 @@ class LogRatio:
             >>> guarantee = ratio.mollify(1.0).guarantee
             >>> round(guarantee.epsilon, 6), guarantee.delta, guarantee.log_ratio_range > 1.9
             (1.0, 1e-09, True)
+            >>> batch = ratio.mollify(3.0, num_rows=5)
+            >>> batch.sample((2,)).shape, batch.epsilon
+            (torch.Size([2, 5]), 3.0)
         """
-        bounds, certificate = plan_calibration(self._prepared, epsilon, delta, skew)
+        if filled_share is not None:
+            skew = filled_share_skew(
+                check_finite_epsilon(epsilon),
+                check_number("filled_share", filled_share, "be in (0, 1)", lambda share: 0 < share < 1),
+            )
+        if num_rows is not None:
+            num_rows = check_count("num_rows", num_rows)
+        bounds, certificate = plan_calibration(self._prepared, epsilon, delta, skew, num_rows)
         with single_thread(), with_gradients():
-            return self._calibrator.density(bounds, certificate)
+            return self._calibrator.density(bounds, certificate, num_rows)
 
     def __repr__(self) -> str:
         """Shows that it is not private."""
