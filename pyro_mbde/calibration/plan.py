@@ -10,6 +10,7 @@ from pyro_mbde._checks import argument_error, check_epsilon, check_number
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, check_skew, skewed_bounds
+from pyro_mbde.privacy.release_plan import BATCH_TOLERANCE, MAX_BATCH_EPSILON
 
 #: The smallest delta, whose half is far from underflow.
 SMALLEST_DELTA = 1e-300
@@ -17,10 +18,6 @@ SMALLEST_DELTA = 1e-300
 _DRAWS_PLANNED = 2**22
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
 _EXACT_TOLERANCE = 1e-6
-#: Tolerance of a batch, as a share of epsilon.
-BATCH_TOLERANCE = 0.009
-#: Largest epsilon of a batch: at 12 a constant-time draw takes five million proposals, and each is a batch.
-MAX_BATCH_EPSILON = 12.0
 
 
 def plan_calibration(
@@ -31,7 +28,7 @@ def plan_calibration(
     On a finite base the log-normaliser is a sum, exact up to rounding. The tolerance is then a millionth of epsilon
     plus a reserve for rounding (:data:`~pyro_mbde.calibration.certificate.ROUNDING_RESERVE`), and the certificate's
     delta is 0. On any other base a positive delta gives :func:`plan_certificate`. For a batch the tolerance is a public
-    share of epsilon, :data:`BATCH_TOLERANCE`, on every base, so that 1.8 per cent of epsilon are lost to it.
+    share of epsilon, :data:`~pyro_mbde.privacy.release_plan.BATCH_TOLERANCE`, on every base, so that 1.8 per cent of epsilon are lost to it.
 
     There is no certificate, and the width is epsilon/2 with the a-priori guarantee, in three cases: delta is 0 on a
     base that is not finite; the certified interval would not be wider than epsilon/2, at a very large epsilon; or one
@@ -42,7 +39,7 @@ def plan_calibration(
         epsilon: privacy parameter of one draw, in nats; in (0, 700).
         delta: probability that a certificate is wrong, in [0, 1).
         skew: where the interval lies, in (0, 1).
-        num_rows: rows of a batch, of which epsilon is at most :data:`MAX_BATCH_EPSILON` then; ``None`` for single rows.
+        num_rows: rows of a batch, of which epsilon is at most :data:`~pyro_mbde.privacy.release_plan.MAX_BATCH_EPSILON` then; ``None`` for single rows.
     """
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
     if num_rows is not None:

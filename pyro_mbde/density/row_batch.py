@@ -42,7 +42,8 @@ class RowBatch(TorchDistribution):
     @constraints.dependent_property
     def support(self) -> Any:
         """That of a row, in every row."""
-        return constraints.independent(self.row.support, 1)
+        support: Any = constraints  # Pyro leaves it unannotated
+        return support.independent(self.row.support, 1)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Returns draws of shape ``sample_shape + (num_rows,) + row.event_shape``."""

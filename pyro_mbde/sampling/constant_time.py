@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number
+from pyro_mbde._checks import check_count
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
+from pyro_mbde.privacy.release_plan import constant_time_count
 
-#: Natural logarithm of the largest weight that the base may have in the law of a draw: 2^-53, one step of a uniform.
-_LOG_LARGEST_WEIGHT = -53 * math.log(2)
 #: Integers as wide as the numbers that a draw is made of, by their size in bytes.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -37,12 +35,7 @@ def constant_time_proposals(bounds: Bounds) -> int:
         >>> [constant_time_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
         [13, 40, 81, 429]
     """
-    width = check_number("bounds.width", bounds.width, "be in [0, 700]", lambda value: 0 <= value <= 700)
-    if width == 0:
-        return 1  # every proposal is accepted
-    # log(1 - e^-R), in the form that is accurate on either side of log 2.
-    log_miss = math.log(-math.expm1(-width)) if width < math.log(2) else math.log1p(-math.exp(-width))
-    return max(math.ceil(_LOG_LARGEST_WEIGHT / log_miss), 1)
+    return constant_time_count(bounds.width)
 
 
 def constant_time_draws(
