@@ -27,8 +27,8 @@ def plan_calibration(
 
     On a finite base the log-normaliser is a sum, exact up to rounding. The tolerance is then a millionth of epsilon
     plus a reserve for rounding (:data:`~pyro_mbde.calibration.certificate.ROUNDING_RESERVE`), and the certificate's
-    delta is 0. On any other base a positive delta gives :func:`plan_certificate`. For a batch the tolerance is a public
-    share of epsilon, :data:`~pyro_mbde.privacy.release_plan.BATCH_TOLERANCE`, on every base, so that 1.8 per cent of epsilon are lost to it.
+    delta is 0. On any other base a positive delta gives :func:`plan_certificate`. For a batch, on every base, the
+    tolerance is a public share of epsilon, :data:`~pyro_mbde.privacy.release_plan.BATCH_TOLERANCE`.
 
     There is no certificate, and the width is epsilon/2 with the a-priori guarantee, in three cases: delta is 0 on a
     base that is not finite; the certified interval would not be wider than epsilon/2, at a very large epsilon; or one
@@ -39,7 +39,8 @@ def plan_calibration(
         epsilon: privacy parameter of one draw, in nats; in (0, 700).
         delta: probability that a certificate is wrong, in [0, 1).
         skew: where the interval lies, in (0, 1).
-        num_rows: rows of a batch, of which epsilon is at most :data:`~pyro_mbde.privacy.release_plan.MAX_BATCH_EPSILON` then; ``None`` for single rows.
+        num_rows: rows of a batch; ``None`` for single rows. A batch has an epsilon of at most
+            :data:`~pyro_mbde.privacy.release_plan.MAX_BATCH_EPSILON`.
     """
     epsilon, skew = check_finite_epsilon(epsilon), check_skew(skew)
     if num_rows is not None:

@@ -85,22 +85,20 @@ class ReleasePlan:
         """Returns what the rows will look like, in words, and what they take."""
         row, found = self.budget.epsilon / self.rows_per_batch, self.divergence
         near, far = _ALMOST_TABLE * row, _ALMOST_BASE * row
+        believed = "" if found is None else f"With a base that is {found:.2g} nats from the table, rows"
         if found is None:
             looks = (
                 f"Rows are almost draws of the table's density if the public base is within {near:.2g} nats of it, and "
                 f"hardly differ from the base if that is more than {far:.2g} nats away."
             )
         elif found <= near:
-            looks = (
-                f"With a base that is {found:.2g} nats from the table, rows are almost draws of the table's density."
-            )
+            looks = f"{believed} are almost draws of the table's density."
         elif found >= far:
-            looks = f"With a base that is {found:.2g} nats from the table, rows hardly differ from draws of the base."
+            looks = f"{believed} hardly differ from draws of the base."
         else:
-            looks = f"With a base that is {found:.2g} nats from the table, rows lie between table and base."
-        remarks = [
-            looks + f" A row can come at most {self.largest_gain:.2g} nats nearer to the table than the base is."
-        ]
+            looks = f"{believed} lie between table and base."
+        gain = f"A row can come at most {self.largest_gain:.2g} nats nearer to the table than the base is."
+        remarks = [f"{looks} {gain}"]
         if self.rows_per_batch > 1:
             remarks.append(
                 "Rows of a batch depend on one another: take them for a sample of a density, not for a count of people."
