@@ -53,8 +53,10 @@ def plan_calibration(
     if min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon:
         if num_rows is not None:
             if delta:
-                tolerance = BATCH_TOLERANCE * epsilon
-                planned = shrunk_bounds(epsilon, skew, tolerance), Certificate(tolerance, delta)
+                bounds = shrunk_bounds(epsilon, skew, BATCH_TOLERANCE * epsilon)
+                # What rounding left over, so that a batch costs what was asked to the last digit.
+                tolerance = (epsilon - bounds.width) / 2
+                planned = bounds, Certificate(tolerance, delta)
         elif PreparedBase.of(base).finite is not None:
             tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
             planned = shrunk_bounds(epsilon, skew, tolerance), Certificate(tolerance)

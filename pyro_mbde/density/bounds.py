@@ -242,8 +242,9 @@ def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
         on mollifiers; the set is {exp(lo - eta) <= q/q0 <= exp(hi + eta)}.
 
     Example:
-        >>> calibrated_guarantee(Bounds(-0.25, 0.5), Certificate(tolerance=0.125, delta=1e-9))
-        Guarantee(epsilon=1.0, delta=1e-09, log_ratio_range=1.5)
+        >>> guarantee = calibrated_guarantee(Bounds(-0.25, 0.5), Certificate(tolerance=0.125, delta=1e-9))
+        >>> guarantee.epsilon, guarantee.log_ratio_range, round(guarantee.total_variation, 4)
+        (1.0, 1.5, 0.3127)
     """
     width = _checked_width(bounds)
     epsilon = width + 2 * certificate.tolerance

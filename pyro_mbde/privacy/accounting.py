@@ -258,7 +258,7 @@ def epsilon_per_draw(
     Example:
         >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 1_000, 1e-6)
         >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
-        (1.0, 'calibrated', 0.036, 'a priori')
+        (1.0, 'calibrated', 0.027, 'calibrated')
         >>> round(epsilon_per_draw(3.0, 1_000, 1e-6, filled_share=0.05).epsilon, 3)
         0.064
     """
@@ -275,7 +275,7 @@ def epsilon_per_draw(
         return skew if filled_share is None else filled_share_skew(epsilon, filled_share)
 
     a_priori = _largest_epsilon(total_epsilon, num_draws, delta, 1.0)
-    if 1 < num_draws <= MOST_DRAWS and delta > 0:
+    if num_draws <= MOST_DRAWS and delta > 0:
         a_priori = max(a_priori, largest_iid_epsilon(total_epsilon, num_draws, delta, 1.0))
     budget = _budget(total_epsilon, num_draws, delta, a_priori, 0.0, skew_at)
     if delta > 0:
@@ -283,7 +283,7 @@ def epsilon_per_draw(
         certificate_delta = min(certificate_delta, delta if num_draws == 1 else delta / 100)
         rest = delta - certificate_delta
         calibrated = _largest_epsilon(total_epsilon, num_draws, rest, 2.0)
-        if 1 < num_draws <= MAX_DRAWS and rest > 0:
+        if num_draws <= MAX_DRAWS and rest > 0:
             calibrated = max(calibrated, largest_placed_epsilon(total_epsilon, num_draws, rest, skew_at))
         if calibrated > (1 + _TIE) * a_priori / 2:
             return _budget(total_epsilon, num_draws, delta, calibrated, certificate_delta, skew_at)

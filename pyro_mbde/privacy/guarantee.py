@@ -62,9 +62,21 @@ class Guarantee:
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "log_ratio_range", log_ratio_range)
-        total_variation = largest = math.tanh(log_ratio_range / 4)
+        total_variation = largest = _unplaced_total_variation(log_ratio_range)
         if self.total_variation is not None:
             total_variation = check_number(
                 "total_variation", self.total_variation, "be in [0, 1]", lambda v: 0 <= v <= 1
             )
         object.__setattr__(self, "total_variation", min(total_variation, largest))
+
+    def __repr__(self) -> str:
+        """Leaves out a total variation that says no more than the range does."""
+        text = f"Guarantee(epsilon={self.epsilon!r}, delta={self.delta!r}, log_ratio_range={self.log_ratio_range!r}"
+        if self.total_variation < _unplaced_total_variation(self.log_ratio_range):
+            text += f", total_variation={self.total_variation!r}"
+        return f"{text})"
+
+
+def _unplaced_total_variation(log_ratio_range: float) -> float:
+    """The largest that a range allows: of two laws on two points, with log-ratios of half of it either way."""
+    return math.tanh(log_ratio_range / 4)

@@ -158,7 +158,7 @@ def plan_release(
         budget = epsilon_per_draw(
             total_epsilon,
             num_batches,
-            delta,
+            min(delta, certificate_delta) if num_batches == 1 else delta,  # one draw costs what it says
             certificate_delta=certificate_delta,
             skew=skew,
             filled_share=filled_share,
