@@ -54,9 +54,12 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         raise ValueError(argument_error("q", "have a certificate that draws can prove", certificate, remedy))
     with single_thread(), with_gradients():
         statistics = aligned(q.statistics)
-        calibrator = Calibrator(q.base, statistics, q.natural_params, progress=progress)
+        base = PreparedBase.of(q.base)
+        calibrator = Calibrator(base.row, statistics, q.natural_params, progress=progress)
         certain = q.shrinkage <= certain_shrinkage(q.bounds)
-        if not certain and not (q.shrinkage == 1 and calibrator.certify_at(q.offset, q.bounds, certificate)):
+        if not certain and not (
+            q.shrinkage == 1 and calibrator.certify_at(q.offset, q.bounds, certificate, base.num_rows)
+        ):
             raise ValueError(
                 f"No proof was found that |phi| is at most {certificate.tolerance:g} on this machine. Fit the density "
                 f"again, or use it at its a-priori epsilon. Show this message only to the table's owner."
