@@ -19,11 +19,11 @@ from pyro_mbde.cli.shared import (
     force_option,
     shared_options,
 )
+from pyro_mbde.mcmc.kernels import KERNELS
 
 if TYPE_CHECKING:
     from pyro_mbde import Chains, MixingReport
 
-KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
 #: Draws of each chain: so many at first, then twice as many until the chains are long enough, at most so many.
 FIRST, MOST = 2000, 32_000
 #: Checks that longer chains may pass.
@@ -48,7 +48,7 @@ UNAFFECTED = (
 @click.argument("model", type=EXISTING)
 @click.option(
     "--kernel",
-    type=click.Choice(KERNELS),
+    type=click.Choice(tuple(KERNELS)),
     default="lockstep_random_walk",
     show_default=True,
     help="How the chains move.",

@@ -121,6 +121,11 @@ class LockstepRandomWalk(MCMCKernel):
         self._restored: dict[str, Any] = {}
         super().__init__()
 
+    @classmethod
+    def for_target(cls, target: Target, **options: Any) -> LockstepRandomWalk:
+        """Builds the kernel for a target."""
+        return cls(potential_fn=target.batched_potential_fn, lower_bound_fn=target.lower_bound_fn, **options)
+
     @property
     def initial_params(self) -> Params:
         """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``; after setup as the kernel has them."""

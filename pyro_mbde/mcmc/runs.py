@@ -41,12 +41,11 @@ class Run:
 
     Args:
         index: which run it is.
-        kernel: with Pyro's interface (``initial_params``, ``setup``, ``sample``) and two additions: ``stats()``, what
-            is known of the last step, and ``adaptation``, what was learned in warmup.
+        kernel: as :mod:`~pyro_mbde.mcmc.kernels` describes it, with starts.
         generators: states of torch's generators at the start.
         warmup_steps: steps to adapt in.
         num_samples: steps to keep after them.
-        single: whether the kernel moves one chain and its parameters have no leading dimension.
+        has_chain_dim: whether its parameters have a leading dimension of chains.
     """
 
     def __init__(
@@ -57,9 +56,9 @@ class Run:
         warmup_steps: int,
         num_samples: int,
         *,
-        single: bool,
+        has_chain_dim: bool,
     ) -> None:
-        self.index, self.kernel, self.single = index, kernel, single
+        self.index, self.kernel, self.has_chain_dim = index, kernel, has_chain_dim
         self.warmup_steps, self.num_samples = warmup_steps, num_samples
         self._generators = generators
         self._step = -1  # not set up
@@ -100,25 +99,25 @@ class Run:
         """Returns the draws made since the last call, and forgets them."""
         new, num_steps = self._new, self._new_steps
         self._new, self._new_steps = [], 0
-        params = _stack([params for params, _ in new], self.single)
-        stats = _stack([stats for _, stats in new], self.single)
+        params = _stack([params for params, _ in new], self.has_chain_dim)
+        stats = _stack([stats for _, stats in new], self.has_chain_dim)
         return Chunk(self.index, num_steps, params, stats, self.state())
 
     def state(self) -> ChainState:
         """Returns where the run stopped, with a leading dimension of chains."""
         params = {name: value.detach() for name, value in self._params.items()}
         lp = self.kernel.stats()["lp"].detach()
-        if self.single:
+        if not self.has_chain_dim:
             params, lp = {name: value.unsqueeze(0) for name, value in params.items()}, lp.unsqueeze(0)
         return ChainState(params, self.kernel.adaptation, self._generators, lp)
 
 
-def _stack(steps: list[dict[str, Tensor]], single: bool) -> dict[str, Tensor]:
+def _stack(steps: list[dict[str, Tensor]], has_chain_dim: bool) -> dict[str, Tensor]:
     """Stacks the results of steps into tensors with leading dimensions of steps and chains."""
     if not steps:
         return {}
     stacked = {name: torch.stack([step[name].detach() for step in steps]) for name in steps[0]}
-    return {name: value.unsqueeze(1) for name, value in stacked.items()} if single else stacked
+    return stacked if has_chain_dim else {name: value.unsqueeze(1) for name, value in stacked.items()}
 
 
 class DrawCollector:

@@ -152,6 +152,37 @@ class Target:
         return ~inside
 
 
+@dataclass(frozen=True, eq=False)
+class FittedTarget:
+    """A fitted density as site ``x`` in its own space, discrete or not, with the interface of :class:`Target`."""
+
+    density: MollifiedExpFamily
+
+    @property
+    def supports(self) -> Mapping[str, Any]:
+        """The support."""
+        return {"x": self.density.support}
+
+    def constrain(self, params: Params) -> Params:
+        """Returns the parameters, which are values."""
+        return params
+
+    unconstrain = constrain
+
+    def starts(self, num_starts: int) -> Params:
+        """Returns draws of the base."""
+        base: Any = self.density.base
+        return {"x": base.sample(torch.Size([num_starts]))}
+
+    def finite(self, params: Params) -> Tensor:
+        """Whether each point has a density above 0."""
+        return torch.isfinite(self.log_density(params))
+
+    def log_density(self, params: Params) -> Tensor:
+        """Returns the log-density of points."""
+        return self.density.log_prob(params["x"])
+
+
 def _all(condition: Tensor, shape: torch.Size) -> Tensor:
     return condition.reshape(*shape, -1).all(-1)
 

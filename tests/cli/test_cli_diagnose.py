@@ -18,7 +18,6 @@ from densities import make_density, normal
 import pyro_mbde
 from pyro_mbde import Chains, Schema
 from pyro_mbde.cli import diagnose
-from pyro_mbde.mcmc.plan import KERNELS
 from pyro_mbde.tables.files import TableModel
 
 UNAFFECTED = "Rows from `pyro-mbde release` do not depend on this"
@@ -39,10 +38,6 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(pyro_mbde, "run_mcmc", lambda *words, **how: keep(run(*words, **how)))
     monkeypatch.setattr(pyro_mbde, "resume_mcmc", lambda *words, **how: keep(resume(*words, **how)))
     return made
-
-
-def test_the_kernels_are_all_there() -> None:
-    assert set(diagnose.KERNELS) == set(KERNELS)
 
 
 def test_passed(model: Path, run: Run) -> None:
