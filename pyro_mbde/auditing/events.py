@@ -84,7 +84,7 @@ def epsilon_lower_bound(
 
     Args:
         draws: of one density, shape ``(n, d)``.
-        other_draws: of the other, shape ``(n, d)``.
+        other_draws: of the other.
         rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
@@ -93,19 +93,15 @@ def epsilon_lower_bound(
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020.
     """
-    halves = [torch.tensor_split(part, 2) for part in (draws, other_draws)]
-    (first, second), (other_first, other_second) = halves
-    scores = _scores(first, other_first, second, other_second, rows, other_rows)
+    (first, second), (other_first, other_second) = (torch.tensor_split(part, 2) for part in (draws, other_draws))
+    scores = _scores([part.double() for part in (first, other_first, second, other_second)], rows, other_rows)
     best = Event(0.0, "")
     for way in (0, 1):
-        chosen, largest = None, -math.inf
-        for name, parts in scores.items():
-            threshold, above, promise = _best_threshold(parts[way], parts[1 - way], delta)
-            if promise > largest:
-                largest, chosen = promise, (name, threshold, above)
-        if chosen is None:
+        found = {name: _best_threshold(parts[way], parts[1 - way], delta) for name, parts in scores.items()}
+        name = max(found, key=lambda name: found[name][2])
+        threshold, above, promise = found[name]
+        if promise == -math.inf:
             continue
-        name, threshold, above = chosen
         counted = [scores[name][2 + way], scores[name][3 - way]]
         counts = [int(((part >= threshold) == above).sum()) for part in counted]
         lower = clopper_pearson(counts[0], len(counted[0]), error / 4)[0]
@@ -116,15 +112,12 @@ def epsilon_lower_bound(
     return best
 
 
-def _scores(
-    first: Tensor, other_first: Tensor, second: Tensor, other_second: Tensor, rows: Tensor, other_rows: Tensor
-) -> dict[str, list[Tensor]]:
-    """Scores of all four parts; nothing in them depends on the second halves."""
-    parts = [part.double() for part in (first, other_first, second, other_second)]
-    pooled = torch.cat(parts[:2])
-    spread = location_scale_of_draws(pooled)
+def _scores(parts: list[Tensor], rows: Tensor, other_rows: Tensor) -> dict[str, list[Tensor]]:
+    """Scores of the first and second halves; nothing in them depends on the second ones."""
+    spread = location_scale_of_draws(torch.cat(parts[:2]))
     standard = [(part - spread.loc) / spread.scale for part in parts]
-    scores = {f"column {index}": [part[:, index] for part in parts] for index in range(first.shape[1])[:_NUM_COLUMNS]}
+    columns = range(parts[0].shape[1])[:_NUM_COLUMNS]
+    scores = {f"column {index}": [part[:, index] for part in parts] for index in columns}
     cells = _cells(parts)
     if cells is not None:
         scores["log-ratio of the value's share"] = cells
