@@ -26,8 +26,8 @@ UNAFFECTED = "Rows from `pyro-mbde release` do not depend on this"
 @pytest.fixture
 def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Shorter chains to begin and to end with; how long they were made."""
-    monkeypatch.setattr(diagnose, "FIRST", 100)
-    monkeypatch.setattr(diagnose, "MOST", 1600)
+    monkeypatch.setattr(diagnose, "MIN_LENGTH", 100)
+    monkeypatch.setattr(diagnose, "MAX_LENGTH", 1600)
     made: list[int] = []
     run, resume = pyro_mbde.run_mcmc, pyro_mbde.resume_mcmc
 
@@ -73,7 +73,7 @@ def test_interrupted(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     )
     words = ("--num-samples", 40, "--num-chains", 2, "--warmup-steps", 10)
     assert "20 draws" in run("diagnose", model, *words, code=130).stdout
-    monkeypatch.setattr(diagnose, "FIRST", 40)
+    monkeypatch.setattr(diagnose, "MIN_LENGTH", 40)
     assert "20 draws" in run("diagnose", model, *words[2:], "--force", code=130).stdout
 
 
