@@ -34,7 +34,7 @@ from pyro_mbde.privacy.guarantee import Guarantee
 #: Probability that all statistical tests of a report together accuse a function without a fault.
 _FALSE_ALARMS = 1e-4
 #: Draws of a second release, rows of each table to search from.
-_SECOND_RELEASE, _NUM_ROWS = 64, 256
+_NUM_SECOND_DRAWS, _NUM_ROWS = 64, 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ class Attack:
             return None
         try:
             draws: Tensor = density.sample(torch.Size([self.num_draws]))
-            second: Tensor = density.sample(torch.Size([_SECOND_RELEASE]))
+            second: Tensor = density.sample(torch.Size([_NUM_SECOND_DRAWS]))
         except EnvelopeError:
             text = f"the density of {name} cannot be drawn from: its tilt is above its bound or NaN"
             self._evidence.append(fault("tilt", text, math.inf))

@@ -78,7 +78,7 @@ def audit(
             ``sample`` calls it. Choices made in ``fit`` are attacked, choices made before are not: let it be all that
             is claimed private.
         epsilon: claimed of one draw, in nats; in (0, inf).
-        base: public base to make hostile tables from; ``None`` to attack with ``tables`` alone.
+        base: public base to make hostile tables from; ``None`` to attack with ``tables`` only.
         tables: further pairs of tables by name, attacked first.
         num_pairs: hostile pairs made from the base, the sharpest first, at most 11; the last of them (of two or more)
             puts all rows where the attacks before peaked.
@@ -92,8 +92,8 @@ def audit(
         The report.
 
     Raises:
-        TypeError: an argument is of the wrong kind, or ``fit`` returns what can be neither drawn from nor evaluated.
-        ValueError: an argument is out of its range, or there is neither a base nor a pair of tables.
+        TypeError: ``fit`` returns what can be neither drawn from nor evaluated.
+        ValueError: there is neither a base nor a pair of tables.
 
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020. Ding, Wang, Wang, Zhang,

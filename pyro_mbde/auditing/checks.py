@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -42,67 +42,61 @@ def same_base(first: Any, second: Any) -> bool:
     return torch.equal(draws, reference_draws(other)) and torch.equal(base.log_prob(draws), other.log_prob(draws))
 
 
-def check_public_facts(name: str, density: Any, first: Any) -> list[Finding]:
+def check_public_facts(name: str, density: Any, first: Any) -> Iterator[Finding]:
     """Returns in what public facts, which must not depend on the table, a density differs from the first one."""
-    findings = []
     if not same_base(density, first):
         text = f"the base of the density of {name} is not that of the first: a base must not depend on the table"
-        findings.append(fault("base", text))
+        yield fault("base", text)
     for fact in PUBLIC_FACTS:
         values = [getattr(fitted, fact, None) for fitted in (first, density)]
         if values[0] != values[1]:
             text = f"{fact} of the density of {name} is {values[1]}, of the first {values[0]}: the table decides it"
-            findings.append(fault("public", text))
+            yield fault("public", text)
     params, other = (getattr(fitted, "natural_params", None) for fitted in (first, density))
     if isinstance(params, Tensor) and isinstance(other, Tensor) and not torch.equal(params, other):
         text = f"natural_params of the density of {name} are not those of the first: right only behind public bounds"
-        findings.append(Finding("public", NOTE, text, 0.0))
-    return findings
+        yield Finding("public", NOTE, text, 0.0)
 
 
-def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
+def check_claim(name: str, density: Any, epsilon: float) -> Iterator[Finding]:
     """Returns whether what a density claims is more than asked for, or not what its bounds and certificate imply."""
     guarantee = getattr(density, "guarantee", None)
     if not isinstance(guarantee, Guarantee):
-        return []
-    findings = []
+        return
     if guarantee.epsilon > epsilon:
         text = f"the density of {name} itself claims no less than {guarantee.epsilon:.6g}, above {epsilon:.6g}"
-        findings.append(fault("claim", text, guarantee.epsilon))
+        yield fault("claim", text, guarantee.epsilon)
     if not isinstance(density, MollifiedExpFamily):
-        return findings
+        return
     bounds, certificate = density.bounds, density.certificate
     a_priori = a_priori_guarantee(bounds)  # holds with a certificate too
     mismatch = density.certificate_mismatch()
     if mismatch and guarantee.epsilon < a_priori.epsilon:
         text = f"the certificate of {name} was proved for another function than the draws follow: {mismatch}"
-        findings.append(fault("certificate", text, guarantee.epsilon))
+        yield fault("certificate", text, guarantee.epsilon)
     implied = a_priori if certificate is None else calibrated_guarantee(bounds, certificate)
     if not any(guarantee.epsilon >= held.epsilon and guarantee.delta >= held.delta for held in (implied, a_priori)):
         text = (
             f"the density of {name} claims ({guarantee.epsilon:.6g}, {guarantee.delta:.3g}); its bounds and "
             f"certificate imply ({implied.epsilon:.6g}, {implied.delta:.3g})"
         )
-        findings.append(fault("claim", text, implied.epsilon))
-    return findings
+        yield fault("claim", text, implied.epsilon)
 
 
-def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
+def check_values(name: str, density: Any, values: Tensor) -> Iterator[Finding]:
     """Returns where a density is NaN, its tilt leaves its bounds, or its log-density is not base, tilt and normaliser.
 
     There is no slack for the bounds: they hold in floats.
     """
-    findings = []
-    if hasattr(density, "log_prob"):
-        log_density = in_chunks(density.log_prob, values)
-        broken = log_density.isnan() | (log_density == math.inf)
-        if bool(broken.any()):
-            text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
-            findings.append(fault("not-finite", text, float(broken.sum())))
-        if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
-            findings.append(fault("normalizer", f"log_prob of {name} gives another answer each time"))
+    log_density = in_chunks(density.log_prob, values)
+    broken = log_density.isnan() | (log_density == math.inf)
+    if bool(broken.any()):
+        text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
+        yield fault("not-finite", text, float(broken.sum()))
+    if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
+        yield fault("normalizer", f"log_prob of {name} gives another answer each time")
     if not is_tilted(density):
-        return findings
+        return
     tilt = score_rows(density.tilt, values)
     for excess, end in ((tilt - density.bounds.high, "above"), (density.bounds.low - tilt, "below")):
         worst = torch.nan_to_num(excess, nan=math.inf).max(0)
@@ -111,28 +105,21 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
                 f"the tilt of {name} is {float(worst.values):.3g} nats {end} its bound at "
                 f"x = {describe(values[worst.indices])}"
             )
-            findings.append(fault("tilt", text, float(worst.values)))
+            yield fault("tilt", text, float(worst.values))
     log_base = in_chunks(density.base.log_prob, values).double()
     expected = log_base + in_chunks(lambda part: log_ratio_to_base(density, part), values)
     rounding = 8 * torch.finfo(log_density.dtype).eps * (1 + log_base.abs())
     apart = torch.where(torch.isfinite(expected), (log_density.double() - expected).abs() - rounding, 0.0)
     if float(apart.max()) > 1e-6:
         text = f"log_prob of {name} is {float(apart.max()):.3g} nats off base, tilt and normaliser"
-        findings.append(fault("normalizer", text, float(apart.max())))
-    return findings
+        yield fault("normalizer", text, float(apart.max()))
 
 
 def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[Evidence]:
     r"""Returns tests of whether a density integrates to 1, and a calibrated one lies where its certificate says.
 
     Both from :math:`E_{Q_0}\, q/q_0`, on quasi-random draws of the base in 33 independent replicates, with Student's t;
-    a finite base is summed.
-
-    Args:
-        name: of its table.
-        density: the fitted density.
-        base: that it lies over.
-        seen: points to take the largest and the smallest tilt on.
+    a finite base is summed. The largest and the smallest tilt are taken on the points ``seen``.
     """
     log_ratio = log_ratio_over(density, base)
     points = enumerate_points(base)
@@ -144,10 +131,9 @@ def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) 
         replicates = torch.stack(log_ratios).logsumexp(1) - math.log(_REPLICATE_SIZE)
         if not bool(torch.isfinite(replicates).all()):
             return []  # said of its values
+        log_mass, known = float(replicates.logsumexp(0)) - math.log(_NUM_REPLICATES), False
         masses = (replicates - replicates.max()).exp()
-        log_mass = float(replicates.max() + masses.mean().log())
         error = float(masses.std() / masses.mean()) / math.sqrt(_NUM_REPLICATES)
-        known = False
     stated = density.log_normalizer.standard_error if isinstance(density, MollifiedExpFamily) else 0.0
     off = max(abs(log_mass) - 4 * torch.finfo(torch.float32).eps, 0.0)
     text = f"the density of {name} integrates to exp({log_mass:.4g}), not to 1 (standard error {error:.2g})"

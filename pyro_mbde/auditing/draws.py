@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,22 +24,21 @@ _NUM_COLUMNS = 8
 _REPEATED = 0.005
 
 
-def check_draws(name: str, density: Any, base: Distribution | None, draws: Tensor) -> list[Evidence]:
+def check_draws(name: str, density: Any, base: Distribution | None, draws: Tensor) -> Iterator[Evidence]:
     """Returns what draws, in the order in which they are released, say against the density of a table."""
-    evidence: list[Evidence] = []
     held = inside(getattr(density, "support", None), draws)
     if not bool(held.all()):
         text = f"{int((~held).sum())} draws of {name} are not finite, or outside the support"
-        evidence.append(fault("draws", text, float((~held).sum())))
+        yield fault("draws", text, float((~held).sum()))
         draws = draws[held]
     if len(draws) < _MIN_DRAWS:
-        return [*evidence, note(f"too few draws of {name} to test them", float(len(draws)))]
+        yield note(f"too few draws of {name} to test them", float(len(draws)))
+        return
     for index, column in enumerate(_columns(draws)):
-        evidence += _serial_tests(f"column {index} of draws of {name}", column)
-    evidence += _check_repeats(name, base, draws)
+        yield from _serial_tests(f"column {index} of draws of {name}", column)
+    yield from _check_repeats(name, base, draws)
     if base is not None and hasattr(density, "log_prob"):
-        evidence += _goodness_of_fit(name, density, base, draws)
-    return evidence
+        yield from _goodness_of_fit(name, density, base, draws)
 
 
 def _columns(draws: Tensor) -> list[Tensor]:
@@ -54,7 +54,7 @@ def check_repeated_release(name: str, first: Tensor, second: Tensor) -> list[Evi
     return []
 
 
-def _serial_tests(what: str, column: Tensor) -> list[Evidence]:
+def _serial_tests(what: str, column: Tensor) -> Iterator[Evidence]:
     r"""Rank correlation of rows and the rows that follow, at lags that are powers of 2 and of 10.
 
     Of rows in an order that means nothing, ranks are a random permutation, ties broken at random; the correlation at
@@ -66,61 +66,59 @@ def _serial_tests(what: str, column: Tensor) -> list[Evidence]:
     ranks[shuffled[column[shuffled].argsort()]] = torch.arange(size, dtype=torch.float64)
     centred = ranks - ranks.mean()
     lags = sorted({lag for base in (2, 10) for power in range(12) if (lag := base**power) <= size // 4})
-    tests: list[Evidence] = []
     for lag in lags:
         correlation = float((centred * centred.roll(-lag)).mean() / centred.square().mean())
         z_score = (correlation + 1 / size) * math.sqrt(size)
         text = f"{what}: rank correlation {correlation:.3g} at lag {lag}, so the draws are not independent"
         p_value = math.erfc(abs(z_score) / math.sqrt(2))
-        tests.append(PendingTest(p_value, fault("dependent", text, correlation)))
-    return tests
+        yield PendingTest(p_value, fault("dependent", text, correlation))
 
 
-def _check_repeats(name: str, base: Distribution | None, draws: Tensor) -> list[Evidence]:
+def _check_repeats(name: str, base: Distribution | None, draws: Tensor) -> Iterator[Evidence]:
     """Continuous draws that repeat one another far more often than base draws do: a chain that stays where it is."""
     support: Any = getattr(base, "support", None)
     if support is None or support.is_discrete or not draws.is_floating_point():
-        return []
+        return
     assert base is not None
     usual = _repeated_share(base.sample(torch.Size([len(draws)])))
     share = _repeated_share(draws)
-    if share <= 10 * usual + _REPEATED:
-        return []
-    return [fault("dependent", f"{100 * share:.2g} per cent of the draws of {name} repeat earlier ones", share)]
+    if share > 10 * usual + _REPEATED:
+        yield fault("dependent", f"{100 * share:.2g} per cent of the draws of {name} repeat earlier ones", share)
 
 
 def _repeated_share(draws: Tensor) -> float:
     return 1 - len(torch.unique(draws, dim=0)) / len(draws)
 
 
-def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor) -> list[Evidence]:
+def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor) -> Iterator[Evidence]:
     """Draws against base draws thinned by log_prob: what an envelope that is too small cuts off is missing."""
     log_ratio = log_ratio_over(density, base)
     points = enumerate_points(base)
     if points is not None:
-        return _fit_to_probabilities(name, points, log_ratio(points) + base.log_prob(points).double(), draws)
+        yield _fit_to_probabilities(name, points, log_ratio(points) + base.log_prob(points).double(), draws)
+        return
     proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), _MAX_PROPOSALS)]))
     log_weights = in_chunks(log_ratio, proposals)
     log_of_draws = in_chunks(log_ratio, draws)
     if not bool(torch.isfinite(log_of_draws).all()) or bool(log_weights.isnan().any()):
-        return [fault("draws", f"draws of {name} have no finite density", float((~log_of_draws.isfinite()).sum()))]
+        yield fault("draws", f"draws of {name} have no finite density", float((~log_of_draws.isfinite()).sum()))
+        return
     largest = float(torch.maximum(log_weights.max(), log_of_draws.max()))
     kept = torch.rand(len(proposals), dtype=torch.float64) < (log_weights - largest).exp()
     thinned, log_of_thinned = proposals[kept], log_weights[kept]
     if len(thinned) < _MIN_DRAWS:
         text = f"base draws meet the density of {name} too rarely to test that draws follow it"
-        return [note(text, float(len(thinned)))]
-    tests: list[Evidence] = []
+        yield note(text, float(len(thinned)))
+        return
     columns = zip(_columns(draws), _columns(thinned), strict=True)
     pairs = {"log q/q0": (log_of_draws, log_of_thinned)} | {f"column {i}": pair for i, pair in enumerate(columns)}
     for what, (first, second) in pairs.items():
         distance, p_value = map(float, stats.ks_2samp(first, second, method="asymp"))
         text = f"draws of {name} do not follow its log_prob: {what} is off by {distance:.3g} in distribution"
-        tests.append(PendingTest(p_value, fault("draws", text, distance)))
-    return tests
+        yield PendingTest(p_value, fault("draws", text, distance))
 
 
-def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Tensor) -> list[Evidence]:
+def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Tensor) -> PendingTest:
     """Draws over a finite base against the probabilities of its points: weights that are not the law of the draws.
 
     By the distance of the distribution functions along the points (Massart. The tight constant in the
@@ -132,4 +130,4 @@ def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Te
     distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
     text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
     p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
-    return [PendingTest(p_value, fault("draws", text, distance))]
+    return PendingTest(p_value, fault("draws", text, distance))

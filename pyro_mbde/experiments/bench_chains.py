@@ -23,7 +23,7 @@ from pyro_mbde._torch_state import single_thread
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
 from pyro_mbde.mcmc.run import run_mcmc
-from pyro_mbde.mcmc.target import density_target
+from pyro_mbde.mcmc.target import DensityTarget
 from pyro_mbde.pictures import import_arviz
 from pyro_mbde.training.mbde import MBDE
 
@@ -111,7 +111,7 @@ def _gradient_seconds(density: MollifiedExpFamily, num_evaluations: int = 200) -
     def model() -> Tensor:
         return pyro.sample("x", density)
 
-    target = density_target(density)
+    target = DensityTarget(density)
     params = {name: value[0] for name, value in target.starts(1).items()}
     seconds: tuple[list[float], list[float]] = ([], [])
     with pyro.validation_enabled(False):

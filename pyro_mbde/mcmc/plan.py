@@ -17,8 +17,8 @@ from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.mcmc.chains import ChainState
 from pyro_mbde.mcmc.kernels import KERNELS, Kernel
-from pyro_mbde.mcmc.model_target import model_target
-from pyro_mbde.mcmc.target import FittedTarget, Params, Target, check_not_batched, density_target
+from pyro_mbde.mcmc.model_target import ModelTarget
+from pyro_mbde.mcmc.target import DensityTarget, FittedTarget, Params, Target, check_not_batched
 
 #: Arguments of kernels that ``for_target`` gives them.
 _GIVEN = ("self", "model", "q", "potential_fn", "lower_bound_fn", "num_chains", "transforms", "init_strategy")
@@ -41,12 +41,11 @@ class Sampling:
     def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
         """Turns values of the sites into starts, or raises."""
         target = self.target
+        sites = ", ".join(target.supports)
         if not isinstance(values, Mapping):
             raise TypeError(argument_error("initial_values", "be a dict of tensors, one a site", type(values).__name__))
         if set(values) != set(target.supports):
-            raise ValueError(
-                argument_error("initial_values", f"have the sites {', '.join(target.supports)}", ", ".join(values))
-            )
+            raise ValueError(argument_error("initial_values", f"have the sites {sites}", ", ".join(values)))
         with seeded(0):
             like = target.constrain(target.starts(1))
         starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
@@ -64,10 +63,8 @@ class Sampling:
             usable = target.finite(starts)
         if not bool(usable.all()):
             wrong = (~usable).nonzero().flatten().tolist()
-            remedy = "These are the first chains that are not."
-            raise ValueError(
-                argument_error("initial_values", "have a density above 0 in every chain", wrong[:5], remedy)
-            )
+            constraint, remedy = "have a density above 0 in every chain", "These are the first chains that are not."
+            raise ValueError(argument_error("initial_values", constraint, wrong[:5], remedy))
         return starts
 
     def check_states(self, states: tuple[ChainState, ...]) -> None:
@@ -117,5 +114,5 @@ def prepare_sampling(
         check_not_batched(model, "model")
         return Sampling(kernel, options, FittedTarget(model), model)
     if isinstance(model, Distribution):
-        return Sampling(kernel, options, density_target(model, "model"), model)
-    return Sampling(kernel, options, model_target(model, tuple(model_args), dict(model_kwargs or {})), None)
+        return Sampling(kernel, options, DensityTarget(model, "model"), model)
+    return Sampling(kernel, options, ModelTarget(model, tuple(model_args), dict(model_kwargs or {})), None)

@@ -28,7 +28,7 @@ from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: A worker is taken to hang after so many seconds, or so many of the longest steps of NUTS, without a message.
+#: A worker is considered hung after this many seconds, or longest steps of NUTS, without a message.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 
 
@@ -85,8 +85,8 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
-            a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
+        ValueError: the support is discrete and the kernel is not for it; no start has a finite energy; or an energy is
+            NaN inside the supports and not far out, with the name of its site.
         WorkerError: a worker process was killed.
 
     References:
@@ -140,23 +140,22 @@ def resume_mcmc(
     the others are left out.
 
     Privacy:
-        As for :func:`run_mcmc`: not for release.
+        Not for release.
 
     Args:
         chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
         num_samples: draws to add to each chain, at least 1.
         model: the model that the chains ran on; not needed for chains on a distribution, which they carry.
         progress: as for :func:`run_mcmc`.
-        model_args: as they were.
-        model_kwargs: as they were.
+        model_args: those that the chains ran on.
+        model_kwargs: those that the chains ran on.
         num_workers: as for :func:`run_mcmc`.
 
     Returns:
         New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
 
     Raises:
-        ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
-            :func:`run_mcmc`.
+        ValueError: the chains carry no state, or the model is missing or is not the one they ran on.
 
     Example:
         >>> import pyro.distributions as dist
@@ -180,14 +179,9 @@ def resume_mcmc(
             raise ValueError(argument_error("model", constraint, ", ".join(sites)))
         sampling.check_states(chains.states)
         more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
-    return replace(
-        chains,
-        draws={name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()},
-        sample_stats={
-            name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()
-        },
-        states=more.states,
-    )
+    draws = {name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()}
+    stats = {name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()}
+    return replace(chains, draws=draws, sample_stats=stats, states=more.states)
 
 
 def _collect(
@@ -231,30 +225,22 @@ def _run(
     description = f"{sampling.name}, {num_chains} chain{'s' * (num_chains > 1)}"
     total = len(runs) * (warmup_steps + num_samples)
     with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
-        on_chunk = _adding(collector, bar)
+
+        def add(chunk: Chunk) -> None:
+            collector.add(chunk)
+            if collector.num_diverging:
+                bar.set_postfix_str(f"{collector.num_diverging} divergences", refresh=False)
+            bar.update(chunk.num_steps)
+
         try:
             if num_workers > 1:
-                run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
+                run_in_workers(runs, num_workers, _patience(sampling, states[0]), add)
             else:
-                run_in_turns(runs, on_chunk)
+                run_in_turns(runs, add)
         except KeyboardInterrupt:
             if not collector.num_draws:
                 raise
     return collector
-
-
-def _adding(collector: DrawCollector, bar: tqdm[Any]) -> Callable[[Chunk], None]:
-    num_diverging = 0
-
-    def add(chunk: Chunk) -> None:
-        nonlocal num_diverging
-        collector.add(chunk)
-        num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
-        if num_diverging:
-            bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
-        bar.update(chunk.num_steps)
-
-    return add
 
 
 def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
@@ -263,7 +249,7 @@ def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: 
     kernel.initial_params = {name: value if has_chain_dim else value[0] for name, value in state.params.items()}
     if state.adaptation:
         kernel.adaptation = state.adaptation
-    return Run(index, kernel, state.generators, warmup_steps, num_samples, has_chain_dim=has_chain_dim)
+    return Run(index, kernel, state.generators, warmup_steps, num_samples, has_chain_dim)
 
 
 def _check_workers(num_workers: int | None, num_runs: int) -> int:

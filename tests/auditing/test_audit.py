@@ -179,7 +179,7 @@ class TestStandardDistributions:
         assert self.quick(lambda table: LogProbAlone(torch.tensor(0.0)), dist.Normal(0.0, 1.0)).passed
 
 
-def test_it_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_names_the_step_under_way(capsys: pytest.CaptureFixture[str]) -> None:
     quick_audit(boosted(), num_draws=1000, progress=True)
     shown = capsys.readouterr().err
     for text in (
@@ -196,7 +196,7 @@ def test_it_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_its_bar_ends_where_tables_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_bar_ends_where_tables_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(table: Any) -> None:
         raise ValueError("no")
 

@@ -101,7 +101,7 @@ class Step(nn.Module):
 
 
 def worst_fit(epsilon: float) -> Fit:
-    """A trainer gone mad: it steps up in the tail for a table there, and down for any other."""
+    """The worst trainer within its bounds: it steps up in the tail for a table there, and down for any other."""
     params = spending_natural_params(epsilon, 3)
 
     def fit(table: Tensor) -> MollifiedExpFamily:
@@ -113,6 +113,7 @@ def worst_fit(epsilon: float) -> Fit:
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
 def test_the_worst_fit_is_driven_to_its_bound_and_not_accused(epsilon: float) -> None:
+    """Derivation: docs/proofs.md, *Hostile tables*."""
     report = quick_audit(worst_fit(epsilon), epsilon, base=normal(1), num_pairs=1)
     assert report.passed, report
     assert report.proven > (0.97 if epsilon == 5.0 else 0.99) * epsilon

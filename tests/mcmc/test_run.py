@@ -155,7 +155,7 @@ class Interrupting(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_an_interrupt_in_warmup_leaves_no_trace(kernel: str) -> None:
+def test_an_interrupt_in_warmup_changes_nothing(kernel: str) -> None:
     density = MollifiedExpFamily(normal(2), Interrupting(100), torch.tensor([0.1]), 0.0)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
@@ -252,7 +252,7 @@ def test_independence_chains_start_where_they_are_told() -> None:
     ],
 )
 @pytest.mark.parametrize("kernel", ["nuts", "independence"])
-def test_starts_that_are_none(kernel: str, values: dict[str, torch.Tensor], match: str) -> None:
+def test_starts_that_are_refused(kernel: str, values: dict[str, torch.Tensor], match: str) -> None:
     box = dist.Uniform(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0])).to_event(1)
     with pytest.raises(ValueError, match=match):
         run_mcmc(make_density(box), kernel, 5, 5, 2, progress=False, initial_values=values)
@@ -387,7 +387,7 @@ def test_chains_are_resumed_on_their_own_target_alone(skewed: MollifiedExpFamily
     assert resume_mcmc(chains, 5, model=skewed, progress=False).num_samples == 10
 
 
-def test_values_of_another_type_are_no_starts() -> None:
+def test_starts_of_another_type_are_refused() -> None:
     density = make_density(dist.Categorical(torch.ones(3)))
     with pytest.raises(ValueError, match="initial_values.'x'. must be of the density's type"):
         run_mcmc(density, "independence", 5, 5, 2, progress=False, initial_values={"x": torch.tensor([0.0, 1.5])})
