@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -234,22 +234,20 @@ def _may_recur(rows: Array, num_chains: int) -> bool:
     return bool(num_chains**2 * float(np.square(counts / len(rows)).sum()) ** len(rows) > 1e-6)
 
 
-def _check_rates(chains: Chains) -> list[Check]:
+def _check_rates(chains: Chains) -> Iterator[Check]:
     """Whether each chain accepted proposals, and none of its steps diverged, as far as that was kept."""
-    checks = []
     if "acceptance_rate" in chains.sample_stats:
         rates = chains.sample_stats["acceptance_rate"].double().mean(1).cpu().numpy()
         stuck = ~(rates > _MIN_ACCEPTANCE_RATE)
         reason = f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted"
         detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
-        checks.append(Check("acceptance rate", detail, (reason,) if stuck.any() else ()))
+        yield Check("acceptance rate", detail, (reason,) if stuck.any() else ())
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{count(int(counts.sum()), 'step')} diverged"
         remedy = "the density bends too sharply there for the step size: raise target_accept_prob, or reparametrise"
         reason = f"{steps}, in {_chains(counts)}: {remedy}"
-        checks.append(Check("divergences", steps, (reason,) if counts.any() else ()))
-    return checks
+        yield Check("divergences", steps, (reason,) if counts.any() else ())
 
 
 def _bfmi(chains: Chains) -> tuple[float, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 from operator import mul
 from typing import Any, NamedTuple
@@ -125,12 +125,11 @@ class _Pair(NamedTuple):
     theirs: Array
 
 
-def _compare_pairs(scores: Mapping[str, _Pair]) -> list[Deviation]:
+def _compare_pairs(scores: Mapping[str, _Pair]) -> Iterator[Deviation]:
     """Compares products of two coordinates' scores, or of their distances from the middle: is one large with the other?
 
     The distances see what correlations do not: a ring, or a scale that depends on another coordinate.
     """
-    deviations: list[Deviation] = []
     views = {
         name: [(name, pair), (f"spread of {name}", _normal_scores(_Pair(*map(abs, pair))))]
         for name, pair in scores.items()
@@ -138,18 +137,15 @@ def _compare_pairs(scores: Mapping[str, _Pair]) -> list[Deviation]:
     for first, second in combinations(views.values(), 2):
         for (name, one), (other_name, other) in product(first, second):
             products = _Pair(one.ours * other.ours, one.theirs * other.theirs)
-            deviations += _shares(f"{name} with {other_name}", _BELOW_PRODUCT, products, _PRODUCT_LEVELS)
-    return deviations
+            yield from _shares(f"{name} with {other_name}", _BELOW_PRODUCT, products, _PRODUCT_LEVELS)
 
 
-def _compare_directions(scores: Mapping[str, _Pair]) -> list[Deviation]:
+def _compare_directions(scores: Mapping[str, _Pair]) -> Iterator[Deviation]:
     """Compares the spread of the scores along random directions, which correlations widen or narrow."""
-    deviations: list[Deviation] = []
     weights = torch.randn(_NUM_DIRECTIONS, len(scores), dtype=torch.float64).tolist()
     for index, weight in enumerate(weights):
         sums = (sum(map(mul, weight, parts)) for parts in zip(*scores.values(), strict=True))  # ours, theirs
-        deviations += _shares(f"random direction {index}", _MIDDLE, _Pair(*map(np.abs, sums)), _SPREAD_LEVELS)
-    return deviations
+        yield from _shares(f"random direction {index}", _MIDDLE, _Pair(*map(np.abs, sums)), _SPREAD_LEVELS)
 
 
 def _normal_scores(pair: _Pair) -> _Pair:
@@ -187,7 +183,7 @@ def _inside(density: Distribution, rows: Tensor) -> Tensor:
 
 def _shares(
     subject: str, event: str, pair: _Pair, levels: tuple[float, ...], *, tolerance: float = 0.0
-) -> list[Deviation]:
+) -> Iterator[Deviation]:
     """Compares the shares of draws at or below exact quantiles; nothing for too few effective draws."""
     ours, theirs = pair
     arviz = import_arviz()
@@ -196,8 +192,7 @@ def _shares(
     floor = min(ours[np.isfinite(ours)].min(initial=0.0), theirs[np.isfinite(theirs)].min(initial=0.0)) - 1.0
     bulk = float(arviz.ess(np.maximum(ours, floor), method="bulk")) if varies else float(ours.size)
     if not bulk >= _MIN_ESS_TO_TEST:
-        return []
-    deviations = []
+        return
     thresholds = {float(np.quantile(theirs, level, method="inverted_cdf")): level for level in reversed(levels)}
     for at, level in thresholds.items():
         edge = at + tolerance * (1 + abs(at))
@@ -206,17 +201,10 @@ def _shares(
         ess = min(float(arviz.ess(below, method="mean")) if 0 < share < 1 else bulk, bulk, float(ours.size))
         num_effective = 1 / (1 / ess + 1 / len(theirs))
         divergence = sum(a * math.log(a / b) for a, b in ((share, expected), (1 - share, 1 - expected)) if a > 0)
-        deviations.append(
-            Deviation(
-                subject,
-                event.format(percent=100 * level, at=at),
-                share,
-                expected,
-                math.sqrt(expected * (1 - expected) / num_effective),
-                math.erfc(math.sqrt(max(num_effective * divergence, 0.0))),
-            )
-        )
-    return deviations
+        standard_error = math.sqrt(expected * (1 - expected) / num_effective)
+        p_value = math.erfc(math.sqrt(max(num_effective * divergence, 0.0)))
+        words = event.format(percent=100 * level, at=at)
+        yield Deviation(subject, words, share, expected, standard_error, p_value)
 
 
 def check_exact(chains: Chains, exact: ExactDraws | str, deviations: tuple[Deviation, ...]) -> Check:
