@@ -101,6 +101,7 @@ def audit(
         from Mollifier Densities. 2018. Definition 2.
 
     Example:
+        >>> import torch
         >>> from pyro_mbde import MBDE, WeakLearner
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> trainer = MBDE(base, epsilon=1.0, weak_learner=WeakLearner(num_steps=60), progress=False)

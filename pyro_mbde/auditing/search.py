@@ -128,23 +128,22 @@ def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) 
     Gradients lead uphill where there are any; where a bound is met there are none, and points of a discrete support
     have none: there the best points exchange coordinates with others.
     """
-    ends = []
-    for sign in (1.0, -1.0):
+    highest, first = _highest(log_ratio, starts, support)
+    fall, second = _highest(lambda values: -log_ratio(values), starts, support)
+    return Peak(highest, -fall, first if highest >= fall else second)
 
-        def signed(values: Tensor, sign: float = sign) -> Tensor:
-            return sign * log_ratio(values)
 
-        best, place, points = -math.inf, starts[0], starts
-        for move in (None, _climb, _refine):
-            points = points if move is None else move(signed, points, starts, support)
-            values = in_chunks(signed, points)
-            index = int(values.argmax())
-            if float(values[index]) > best:
-                best, place = float(values[index]), points[index]
-            points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
-        ends.append((best, place))
-    (highest, first), (lowest, second) = ends
-    return Peak(highest, -lowest, first if highest >= lowest else second)
+def _highest(function: Callable[[Tensor], Tensor], starts: Tensor, support: Any) -> tuple[float, Tensor]:
+    """The largest value found, and where."""
+    best, place, points = -math.inf, starts[0], starts
+    for move in (None, _climb, _refine):
+        points = points if move is None else move(function, points, starts, support)
+        values = in_chunks(function, points)
+        index = int(values.argmax())
+        if float(values[index]) > best:
+            best, place = float(values[index]), points[index]
+        points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
+    return best, place
 
 
 def _climb(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor, support: Any) -> Tensor:

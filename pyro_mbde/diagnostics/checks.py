@@ -14,28 +14,20 @@ from pyro_mbde._checks import check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
-from pyro_mbde.diagnostics.report import (
-    MAX_NAMED,
-    Check,
-    MixingReport,
-    ParameterSummary,
-    count,
-    first_few,
-    named,
-)
+from pyro_mbde.diagnostics.report import MAX_NAMED, Check, MixingReport, ParameterSummary, count, first_few, named
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import import_arviz
 from pyro_mbde.tables.schema import Schema
 
 #: Vehtari et al. (2021), section 4: R-hat below 1.01, and an effective sample size of 100 a chain.
 MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100
-#: Means of chains differ by chance up to so many Monte Carlo standard errors.
+#: Means of chains differ by chance by up to this many Monte Carlo standard errors.
 _MAX_ERRORS = 4
-#: R-hat above which nothing is said of how many more draws would do.
+#: R-hat from which on the report does not say how many more draws are needed.
 _FAR_APART = 1.1
 #: E-BFMI below which momentum refreshes are too small for the spread of energies: the bound used since Betancourt 2016.
 MIN_BFMI = 0.3
-#: A split chain's autocorrelation can be estimated from this many draws on.
+#: Fewest draws from which a split chain's autocorrelation can be estimated.
 _MIN_DRAWS = 4
 #: Share of a chain's values that others may have as well, by coincidence in float32, up to this many distinct values.
 _MAX_SHARED, _MAX_DISTINCT = 0.1, 500_000
