@@ -101,16 +101,7 @@ def draw_mixing(
     reference: Reference | None = None,
     seed: int | None = 0,
 ) -> Figure:
-    """Returns what :func:`plot_mixing` draws, from an existing report.
-
-    Args:
-        chains: the chains.
-        report: of the chains, with its own names of parameters.
-        parameters: the draws to show, by the report's names.
-        names: what to call the parameters.
-        reference: as for :func:`~pyro_mbde.mixing_report`.
-        seed: as for :func:`~pyro_mbde.mixing_report`.
-    """
+    """Returns what :func:`plot_mixing` draws, from an existing report; ``names`` renames the report's parameters."""
     worst = [parameter for parameter in report.worst_first if parameter.name in parameters]
     shown = worst[:_MAX_ROWS]
     energy = chains.sample_stats.get("energy")

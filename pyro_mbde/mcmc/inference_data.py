@@ -69,13 +69,10 @@ def as_array(value: Any) -> Array:
 
 
 def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapping[str, Sequence[int]]) -> Groups:
-    """Returns a group of what ``Predictive`` returned, by chain, each site in its own shape where that is known.
+    """Returns a group of what ``Predictive`` returned, by chain, or no group for no values.
 
-    Args:
-        group: its name.
-        values: by site, shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; ``None`` for no group.
-        shape: numbers of chains and samples, whose product is n; ``None`` for one chain of any n.
-        known: shapes of sites. ``Predictive`` adds dimensions of size 1 where other sites have plates.
+    Values have shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; without ``shape`` they are one chain. Sites
+    get their ``known`` shapes: ``Predictive`` adds dimensions of size 1 where others have plates.
     """
     if values is None:
         return {}

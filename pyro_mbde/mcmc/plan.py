@@ -97,11 +97,7 @@ def prepare_sampling(
     model_kwargs: Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> Sampling:
-    """Returns what :func:`~pyro_mbde.run_mcmc` was asked to sample, from its arguments, checked.
-
-    Raises:
-        ValueError: the model cannot be sampled by this kernel.
-    """
+    """Returns what :func:`~pyro_mbde.run_mcmc` was asked to sample, from its arguments, checked."""
     if not isinstance(model_args, tuple | list):
         raise TypeError(argument_error("model_args", "be a tuple", type(model_args).__name__))
     if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
