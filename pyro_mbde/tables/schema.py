@@ -20,8 +20,9 @@ from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
-from pyro_mbde.tables.cells import OWNER, bring_in, check_form
+from pyro_mbde.tables.cells import OWNER, check_form
 from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.policies import apply_policies
 from pyro_mbde.tables.toml import toml_fault
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Schema:
             raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__))
         frame = frame.rename(columns=same_names(self.names, frame.columns))
         check_form(frame, self.names)
-        cells = [bring_in(column, frame[column.name]) for column in self.columns]
+        cells = [apply_policies(column, frame[column.name]) for column in self.columns]
         if refused := [problem for one in cells for problem in one.refused]:
             raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
         kept = np.logical_and.reduce([one.kept for one in cells])
