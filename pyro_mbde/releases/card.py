@@ -65,6 +65,7 @@ _REFERENCES = [
 ]
 
 
+# What a card holds is shown by card_text.py, for terminals, and templates/card.html.j2, as a page: change all three.
 def make_card(
     q: MollifiedExpFamily,
     *,

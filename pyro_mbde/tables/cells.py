@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 

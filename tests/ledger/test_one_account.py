@@ -11,6 +11,7 @@ from pyro_mbde import BudgetExceededError, Guarantee, Ledger, LedgerError
 from pyro_mbde.ledger.chain import entry_hash
 
 HYPHEN = "clinic\u20102026"
+
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 
 
@@ -180,11 +181,3 @@ class TestClosing:
             assert any(expected in problem for problem in problems), problems
             with pytest.raises(LedgerError, match="Nothing was charged"):
                 ledger.charge("a", UNIT, 1, fingerprint=ONE)
-
-
-@pytest.mark.parametrize("head", ["3f0c", "", "g" * 64, "0" * 63, "0" * 65])
-def test_a_head_that_is_no_whole_hash_is_refused(file: Store, head: str) -> None:
-    with Ledger(file.url) as ledger:
-        with pytest.raises(ValueError, match="expected_head must be 64 hexadecimal digits, .*Pass the whole head"):
-            ledger.verify(head)
-        assert ledger.verify(f" {ledger.head().upper()}\n").ok
