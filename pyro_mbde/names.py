@@ -8,71 +8,17 @@ from collections.abc import Iterable, Sequence
 
 #: What looks like a letter or a sign, letter case apart. The pairs of Latin, Greek and Cyrillic letters and of signs
 #: are those of Unicode's confusables.txt (Unicode Technical Standard 39); with kappas beside k, and small capitals.
-_SHAPES = {
-    "'": "’‘‛ʼʻʹ′‵ꞌ",
-    "*": "∗",
-    "-": "‐‒–—―−⁃˗",
-    "/": "∕⁄",
-    ":": "∶",
-    "~": "∼",
-    "2": "Ƨ",
-    "3": "ƷȜЗӠ",
-    "5": "Ƽ",
-    "6": "б",
-    "8": "Ȣȣ",
-    "A": "ΑА",
-    "B": "ΒВ",
-    "C": "С",
-    "E": "ΕЕ",
-    "F": "Ϝ",
-    "G": "Ԍ",
-    "H": "ΗН",
-    "J": "ͿЈ",
-    "K": "ΚК",
-    "M": "ΜϺМ",
-    "N": "Ν",
-    "O": "ΟО",
-    "P": "ΡР",
-    "R": "Ʀ",
-    "S": "Ѕ",
-    "T": "ΤТ",
-    "V": "Ѵ",
-    "W": "Ԝ",
-    "X": "ΧХ",
-    "Y": "ΥУҮ",
-    "Z": "Ζ",
-    "a": "ɑαаᴀ",
-    "b": "ƄЬʙ",
-    "c": "сᴄ",
-    "d": "ԁᴅ",
-    "e": "еҽᴇ",
-    "f": "ẝꜰ",
-    "g": "ɡƍᶃɢ",
-    "h": "һʜ",
-    "i": "ıɩɪιіӏ",
-    "j": "ϳјᴊ",
-    "k": "κкĸᴋ",
-    "l": "1I|ƖǀΙІӀʟ",
-    "m": "ᴍ",
-    "n": "ɴ",
-    "o": "0οσоᴏᴑ",
-    "p": "ρрᴘᴩ",
-    "q": "ԛꞯ",
-    "r": "гᴦʀ",
-    "s": "ƽѕꜱ",
-    "t": "ᴛ",
-    "u": "ʋυᴜ",
-    "v": "νѵᴠ",
-    "w": "ɯѡԝᴡ",
-    "x": "х×",
-    "y": "ɣʏγуүᶌỿ",
-    "z": "ᴢ",
-    "Γ": "Г",
-    "Λ": "Л",
-    "Π": "П",
-    "π": "п",
-    "Φ": "Ф",
-    "φ": "ф",
+#: Each group is a letter or sign, and then what looks like it.
+_SHAPES: dict[str, str] = {
+    signs[0]: signs[1:]
+    for signs in """
+    '’‘‛ʼʻʹ′‵ꞌ *∗ -‐‒–—―−⁃˗ /∕⁄ :∶ ~∼
+    2Ƨ 3ƷȜЗӠ 5Ƽ 6б 8Ȣȣ
+    AΑА BΒВ CС EΕЕ FϜ GԌ HΗН JͿЈ KΚК MΜϺМ NΝ OΟО PΡР RƦ SЅ TΤТ VѴ WԜ XΧХ YΥУҮ ZΖ
+    aɑαаᴀ bƄЬʙ cсᴄ dԁᴅ eеҽᴇ fẝꜰ gɡƍᶃɢ hһʜ iıɩɪιіӏ jϳјᴊ kκкĸᴋ l1I|ƖǀΙІӀʟ mᴍ nɴ o0οσоᴏᴑ pρрᴘᴩ qԛꞯ rгᴦʀ
+    sƽѕꜱ tᴛ uʋυᴜ vνѵᴠ wɯѡԝᴡ xх× yɣʏγуүᶌỿ zᴢ
+    ΓГ ΛЛ ΠП πп ΦФ φф
+    """.split()
 }
 _SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for sign in signs})
 #: Twice the characters that match over the characters of both names, at least: 0.8 allows one in five to be wrong.

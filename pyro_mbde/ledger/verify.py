@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -140,14 +141,10 @@ def _first_beyond(connection: Connection, account: Account) -> Entry:
     query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
     rows = read_rows(connection, query)
 
-    def holds(length: int) -> bool:
+    def exceeds(length: int) -> bool:
         sums: dict[tuple[str, Guarantee], int] = {}
         for row in rows[:length]:
             _add(sums, to_tally(row))
-        return is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
+        return not is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
 
-    low, high = 0, len(rows)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return Entry("charge", rows[low])
+    return Entry("charge", rows[bisect_left(range(1, len(rows)), True, key=exceeds)])

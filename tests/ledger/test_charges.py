@@ -52,7 +52,7 @@ def test_a_key_that_is_taken_is_not_shown(store: Store, monkeypatch: pytest.Monk
     with Ledger(store.url) as ledger:
         ledger.open_account("a", 1.0)
         ledger.charge("a", UNIT, 1, fingerprint=ONE)
-        monkeypatch.setattr(ledger_module, "read_tallies", lambda connection, name: [])
+        monkeypatch.setattr(ledger_module.rows, "read_tallies", lambda connection, name: [])
         with pytest.raises(LedgerError, match="contradict one another.*Nothing was charged") as caught:
             ledger.charge("a", UNIT, 1, fingerprint=ONE)
     assert not shows_part("".join(traceback.format_exception(caught.value)), ONE)
