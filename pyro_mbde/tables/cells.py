@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyro_mbde._checks import counted
 from pyro_mbde.names import is_similar, look_alike_hint
 
 if TYPE_CHECKING:
@@ -134,11 +135,6 @@ def _kind_of(cell: Any) -> str:
     if not isinstance(cell, str):
         return _DATES if isinstance(cell, date) else f"values of type {type(cell).__name__}"
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, as in ``2 columns``."""
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def _listed(names: Sequence[Any]) -> str:

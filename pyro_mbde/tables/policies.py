@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde.tables.cells import Flags, Numbers, as_floats, counted
+from pyro_mbde._checks import counted
+from pyro_mbde.tables.cells import Flags, Numbers, as_floats
 from pyro_mbde.tables.columns import Column
 
 if TYPE_CHECKING:
