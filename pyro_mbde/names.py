@@ -34,9 +34,6 @@ _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800
 def normal_name(name: str) -> str:
     r"""Returns a name in Unicode's form NFKC: an é of one character and of two become one, full-width letters plain.
 
-    Args:
-        name: any text.
-
     Example:
         >>> normal_name("cafe\u0301") == "caf\xe9", normal_name("２０２６")
         (True, '2026')
@@ -49,10 +46,6 @@ def look_alike(one: str, other: str) -> bool:
 
     Compared are single characters, small capitals among them, and ``rn`` with ``m`` and ``vv`` with ``w``.
 
-    Args:
-        one: a name.
-        other: another.
-
     Example:
         >>> look_alike("clinic-2026", "Clinic\u20102026"), look_alike("ward-1", "ward-2")
         (True, False)
@@ -61,12 +54,7 @@ def look_alike(one: str, other: str) -> bool:
 
 
 def find_look_alike(name: str, others: Iterable[str]) -> str | None:
-    """Returns the first of other names that looks like a name, or None.
-
-    Args:
-        name: which is looked for.
-        others: where.
-    """
+    """Returns the first of other names that looks like a name, or None."""
     return next((other for other in others if look_alike(name, other)), None)
 
 
@@ -74,10 +62,6 @@ def is_similar(name: str, others: Iterable[str]) -> bool:
     """Returns whether one of other names is a name, or differs from it by no more than a typing error would make it.
 
     Letter case and blanks at the ends make no difference. Four in five of the characters of both must match, in order.
-
-    Args:
-        name: which is looked for.
-        others: where.
 
     Example:
         >>> is_similar("visits", ["Alice", " Vists"]), is_similar("age", ["Alice", "Agnes"])
@@ -88,14 +72,11 @@ def is_similar(name: str, others: Iterable[str]) -> bool:
 
 
 def check_distinct(subject: str, names: Sequence[str]) -> None:
-    """Raises where people cannot tell two names apart.
+    """Raises where people cannot tell two names apart; the error shows their characters.
 
     Args:
         subject: what the error calls the names.
         names: all of them.
-
-    Raises:
-        ValueError: two look alike; the error shows their characters.
     """
     seen: dict[tuple[int, str], str] = {}
     for name in names:
@@ -108,12 +89,7 @@ def check_distinct(subject: str, names: Sequence[str]) -> None:
 
 
 def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, str]:
-    """Returns which labels are wanted names in another form of Unicode, by label.
-
-    Args:
-        wanted: names that are looked for.
-        there: labels among which they should be.
-    """
+    """Returns which labels are wanted names in another form of Unicode, by label."""
     labels = list(there)
     found: dict[object, str] = {}
     for name in wanted:
@@ -124,12 +100,7 @@ def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, s
 
 
 def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
-    """Returns what to say of names that are missing where others look like them; nothing where none does.
-
-    Args:
-        missing: names that were not found.
-        there: labels among which they should be.
-    """
+    """Returns what to say of names that are missing where others look like them; nothing where none does."""
     labels = [label for label in there if isinstance(label, str)]
     pairs = [(name, find_look_alike(name, labels)) for name in missing]
     return "".join(

@@ -23,7 +23,7 @@ def check_guarantee(guarantee: Any) -> Guarantee:
 
 
 def check_fingerprint(fingerprint: Any) -> str:
-    """Returns a fingerprint in small letters, or raises if it is none."""
+    """Returns a fingerprint in small letters, or raises if it is not one."""
     if not isinstance(fingerprint, str):
         raise TypeError(f"fingerprint must be a string, got one of type {type(fingerprint).__name__}.")
     if not _FINGERPRINT.fullmatch(fingerprint.lower()):

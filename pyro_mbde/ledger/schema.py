@@ -156,11 +156,7 @@ def newest_version() -> int:
 
 
 def read_version(connection: Connection) -> int:
-    """Returns the version of the ledger in a database; 0 if it holds nothing.
-
-    Raises:
-        NotALedgerError: it holds something else, or a ledger that is too new.
-    """
+    """Returns the version of the ledger in a database, 0 if it holds nothing; raises where it holds something else."""
     inspector = inspect(connection)
     if not inspector.has_table(heads.name):
         names = set(inspector.get_table_names())
@@ -187,9 +183,6 @@ def prepare(connection: Connection, now: datetime) -> None:
     """Makes a database a ledger of the newest version: makes it from nothing, or migrates it.
 
     To be called within a transaction that writes.
-
-    Raises:
-        NotALedgerError: see :func:`read_version`.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(7235140421)"))  # one at a time; any fixed number

@@ -90,10 +90,6 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
         names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema, the density's or this one,
             gives names and ranges in the table's units.
 
-    Raises:
-        TypeError: ``names`` are not strings.
-        ValueError: they do not fit the event shape, are not printable, or one occurs twice.
-
     Example:
         >>> import pyro.distributions as dist
         >>> from pyro_mbde import BoundedClassifiers

@@ -77,10 +77,6 @@ def write_together(files: list[tuple[Path, bytes]]) -> None:
 
     Args:
         files: paths and contents; the one that counts comes last.
-
-    Raises:
-        FileExistsError: a file of that name appeared meanwhile.
-        OSError: a file cannot be written.
     """
     staged: list[tuple[Path, Path]] = []
     placed: list[Path] = []

@@ -89,7 +89,7 @@ def as_floats(series: pd.Series[Any]) -> Numbers:
 
 
 def _present(series: pd.Series[Any]) -> Flags:
-    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is none."""
+    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is missing."""
     import pandas as pd
 
     quiet = [math.nan if isinstance(cell, Decimal) and cell.is_nan() else cell for cell in series]

@@ -42,10 +42,8 @@ def read_table(
         encoding: of a CSV file, as Python names it: ``utf-8``, ``latin-1``, ``cp1252``, ``utf-16``.
 
     Raises:
-        ImportError: Parquet needs pyarrow, which is not installed.
-        OSError: the file cannot be read.
-        ValueError: an argument is out of its range; or the file is not such a table: damaged, empty, in another
-            encoding, with a column twice, with another separator.
+        ValueError: the file is not such a table: damaged, empty, in another encoding, with a column twice, with another
+            separator.
     """
     name = os.fspath(path)
     if not name.lower().endswith(TABLE_ENDINGS):
@@ -116,9 +114,6 @@ class TableModel:
 
         Args:
             path: where to; replaced only once all is written.
-
-        Raises:
-            TypeError: the density cannot be taken apart.
         """
         schema = {} if self.schema is None else {"schema": self.schema.to_dict()}
         self.density._parts().write(path, {**schema, "settings": dict(self.settings)})
@@ -130,9 +125,6 @@ class TableModel:
         Args:
             path: the file.
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged, of another kind, or from a later version of the library.
         """
         content = read_parts_file(path)
         schema, settings = content.get("schema"), content.get("settings", {})

@@ -43,10 +43,6 @@ class Schema:
     Args:
         columns: at least one, with different names.
 
-    Raises:
-        TypeError: a column is not a Column.
-        ValueError: there is no column, or two have the same name.
-
     Example:
         >>> import pandas as pd
         >>> schema = Schema((Column("age", 18, 100, "integer"), Column("cost", 0, 1e6, scale="log1p", decimals=2)))
@@ -93,10 +89,6 @@ class Schema:
         Args:
             content: ``{"columns": [{"name": ..., "low": ..., "high": ..., ...}, ...]}``.
 
-        Raises:
-            TypeError: a part is of the wrong kind.
-            ValueError: a key is unknown or missing, or a value out of its range.
-
         Example:
             >>> Schema.from_dict({"columns": [{"name": "age", "low": 0, "high": 110}]}).names
             ('age',)
@@ -128,11 +120,6 @@ class Schema:
 
         Args:
             path: the file.
-
-        Raises:
-            OSError: the file cannot be read.
-            TypeError: a part is of the wrong kind.
-            ValueError: the file is not TOML, a key is unknown or missing, or a value out of its range.
         """
         raw = Path(path).read_bytes()
         try:
@@ -150,11 +137,8 @@ class Schema:
             {'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear',
             'outside': 'clip', 'missing': 40.0}]}
         """
-        return {
-            "columns": [
-                {key: value for key, value in asdict(column).items() if value is not None} for column in self.columns
-            ]
-        }
+        columns = [asdict(column) for column in self.columns]
+        return {"columns": [{key: value for key, value in one.items() if value is not None} for one in columns]}
 
     def base(self) -> dist.TorchDistribution:
         """Returns the public base Q0: uniform on the box of the columns' ranges, in the modelled units.
@@ -230,9 +214,6 @@ class Schema:
 
         Returns:
             The table; whole numbers are of type int64.
-
-        Raises:
-            ValueError: ``rows`` has another shape, or values that are NaN or infinite.
         """
         import pandas as pd
 

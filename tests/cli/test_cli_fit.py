@@ -69,7 +69,9 @@ class TestFit:
         assert document["advice"] == advise(row=0.5, calibrated=False)
 
     def test_rounds_unless_told_otherwise(self) -> None:
-        assert Recipe.from_options("mbde", 1.0, None, None, None, None).rounds == 3
+        assert (
+            Recipe.from_options(method="mbde", epsilon=1.0, delta=None, skew=None, rounds=None, steps=None).rounds == 3
+        )
 
     def test_quiet(self, run: Run) -> None:
         assert run(*FIT, "--quiet").stderr == ""
