@@ -47,7 +47,7 @@ def check_one_name(path: str) -> None:
         return  # SQLite reports why it cannot be opened
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
-        raise unusable(path, f"it is {kind}, no regular file. Name a file, which is made if there is none.")
+        raise unusable(path, f"it is {kind}, not a regular file. Name a file, which is made if there is none.")
     if found.st_nlink > 1:
         raise unusable(
             path,

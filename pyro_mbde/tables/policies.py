@@ -18,7 +18,7 @@ _MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 
 
 class Cells(NamedTuple):
-    """The cells of one column as its schema takes them.
+    """One column after its policies.
 
     Attributes:
         values: float64 ``(n,)``, in the range of the column where ``kept`` is true; anything elsewhere.

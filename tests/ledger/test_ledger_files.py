@@ -216,7 +216,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
         assert place.read_bytes() == before
     with pytest.raises(LedgerError, match="cannot be opened.*Check that its folder exists"):
         Ledger(tmp_path / "nowhere" / "budget.db")
-    with pytest.raises(LedgerError, match="it is a folder, no regular file"):
+    with pytest.raises(LedgerError, match="it is a folder, not a regular file"):
         Ledger(tmp_path)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["notes.txt", "other.db"]
 
@@ -427,5 +427,5 @@ def test_what_is_no_file(kind: str, said: str, tmp_path: Path) -> None:
         os.mkfifo(path)
     else:
         path = Path("/dev/null")
-    with pytest.raises(LedgerError, match=f"it is .*{said}.* no regular file. Name a file"):
+    with pytest.raises(LedgerError, match=f"it is .*{said}.* not a regular file. Name a file"):
         Ledger(path)
