@@ -233,7 +233,7 @@ def is_affordable(account: Account, tallies: Sequence[Tally]) -> bool:
 
 
 def certificates_left(account: Account, tallies: Sequence[Tally]) -> Fraction:
-    """Returns what certificates leave of an account's delta for them, as the exact difference of decimals."""
+    """Returns how much of an account's ``certificate_delta`` is left, exactly; below 0 if it is exceeded."""
     return exact_decimal(account.certificate_delta) - _certificates(tallies)
 
 

@@ -34,14 +34,11 @@ class Cells(NamedTuple):
 
 
 def apply_policies(column: Column, series: pd.Series[Any]) -> Cells:
-    """Returns a column's cells as numbers that the column may hold, by its policies.
+    """Returns a column's cells as numbers that it may hold, by its policies ``outside`` and ``missing``.
 
     Args:
         column: of the schema.
-        series: the table's column of that name, n cells of any dtype; checked by :func:`check_form`.
-
-    Returns:
-        The n cells, with what was done to them.
+        series: the table's column of that name, n cells of any dtype; checked by ``cells.check_form``.
     """
     values, (low, high) = as_floats(series), _ends(column, series)
     missing = np.isnan(values)

@@ -201,7 +201,7 @@ def test_locked_for_too_long(store: Store) -> None:
         assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
 
 
-def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_not_a_ledger_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Not a database, but long enough to be taken for one at first sight. " * 20)
     other = tmp_path / "other.db"
@@ -418,7 +418,7 @@ def test_a_file_that_was_taken_away_takes_no_charge(file: Store, replaced: bool)
 
 
 @pytest.mark.parametrize(("kind", "said"), [("folder", "a folder"), ("pipe", "a pipe"), ("device", "a device")])
-def test_what_is_no_file(kind: str, said: str, tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file(kind: str, said: str, tmp_path: Path) -> None:
     """A pipe would otherwise be waited at for good."""
     path = tmp_path / kind
     if kind == "folder":

@@ -395,7 +395,7 @@ def test_the_entries_that_were_edited_come_before_the_triggers(file: Store) -> N
 
 
 @pytest.mark.parametrize("head", ["3f0c", "", "g" * 64, "0" * 63, "0" * 65])
-def test_a_head_that_is_no_whole_hash_is_refused(file: Store, head: str) -> None:
+def test_a_head_that_is_not_a_whole_hash_is_refused(file: Store, head: str) -> None:
     with Ledger(file.url) as ledger:
         with pytest.raises(ValueError, match="expected_head must be 64 hexadecimal digits, .*Pass the whole head"):
             ledger.verify(head)

@@ -52,7 +52,7 @@ class TestNames:
             ledger.account("another")
         assert "looks like" not in str(caught.value) and "Did you mean" not in str(caught.value)
 
-    def test_a_slip_of_the_pen_is_pointed_at_the_open_account(self, ledger: Ledger) -> None:
+    def test_a_typing_error_is_answered_with_the_open_account(self, ledger: Ledger) -> None:
         for name in ("patient-2026", "patients-2026", "survey"):
             ledger.open_account(name, 1.0)
         ledger.close_account("patient-2026")

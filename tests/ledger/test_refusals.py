@@ -61,7 +61,7 @@ def test_what_a_refusal_says_is_left_can_be_charged(ledger: Ledger, rule: str, c
             ledger.charge("clinic", Guarantee(epsilon, 1e-10, epsilon * spread), 10**6, fingerprint=ONE)
 
 
-def test_where_delta_is_spent_a_smaller_epsilon_alone_is_no_advice(ledger: Ledger) -> None:
+def test_where_delta_is_spent_a_smaller_epsilon_alone_is_not_advised(ledger: Ledger) -> None:
     ledger.open_account("clinic", 2.0, 1e-9)
     ledger.charge("clinic", Guarantee(1.5, 1e-9), 1, fingerprint=ONE)
     for density in (ONE, TWO):

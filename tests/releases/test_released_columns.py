@@ -95,7 +95,7 @@ class TestSchema:
         assert private_report(q)["comparison"]["columns"][1]["name"] == "visits"
 
     @pytest.mark.parametrize("names", [["a", "b"], ["weight", "age"], ["age"], "ab"])
-    def test_names_take_no_schemas_place(self, names: Any, ledger: Ledger) -> None:
+    def test_names_do_not_replace_a_schema(self, names: Any, ledger: Ledger) -> None:
         q = make_density(self.SCHEMA.base())
         with pytest.raises(ValueError, match=r"columns must be those of .*\['age', 'weight'\].*Leave columns out"):
             release(q, 1, ledger, "clinic", columns=names)

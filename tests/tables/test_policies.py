@@ -24,13 +24,13 @@ def table(**columns: Any) -> pd.DataFrame:
 
 
 #: Values that columns cannot hold, and what becomes of them by default.
-AWRY = table(age=[-math.inf, 1e300, 3], visits=[-5, 3.6, 7.5])
+OUT_OF_RANGE = table(age=[-math.inf, 1e300, 3], visits=[-5, 3.6, 7.5])
 
 
 class TestPolicies:
     def test_the_default_moves_values_to_the_nearest(self) -> None:
         with pytest.warns(UserWarning) as caught:
-            back = SCHEMA.to_frame(SCHEMA.to_tensor(AWRY))
+            back = SCHEMA.to_frame(SCHEMA.to_tensor(OUT_OF_RANGE))
         assert back["age"].tolist() == [0, 110, 3]
         assert back["visits"].tolist() == [0, 4, 8]
         assert str(caught[0].message).splitlines() == [
@@ -53,7 +53,7 @@ class TestPolicies:
     def test_drop(self) -> None:
         schema = Schema(tuple(dataclasses.replace(column, outside="drop") for column in SCHEMA.columns))
         with pytest.warns(UserWarning, match="2 of 3 values are not whole: rows left out.\n  0 of 3 rows are left."):
-            assert schema.to_tensor(AWRY).shape == (0, 2)
+            assert schema.to_tensor(OUT_OF_RANGE).shape == (0, 2)
         with pytest.warns(UserWarning, match="1 of 2 rows are left."):
             rows = schema.to_tensor(pd.DataFrame({"age": [111, 3], "visits": [1, 2]}))
         assert schema.to_frame(rows).values.tolist() == [[3, 2]]
