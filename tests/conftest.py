@@ -73,7 +73,7 @@ def line() -> MollifiedExpFamily:
 
 @pytest.fixture
 def make_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ledger]]:
-    """Makes ledgers with an account "clinic", each on a file in a folder of its own."""
+    """Makes ledgers with an account "clinic", each on a file in its own folder."""
     with ExitStack() as stack:
 
         def make(epsilon: float = 10.0, delta: float = 0.0, rule: str = "pure") -> Ledger:

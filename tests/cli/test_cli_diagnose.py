@@ -107,7 +107,7 @@ def test_chains_that_never_mix(lengths: list[int], run: Run) -> None:
     ids=["copies", "cut off", "not finite"],
 )
 @pytest.mark.slow
-def test_what_no_length_mends_ends_it(
+def test_what_longer_chains_cannot_mend_ends_the_run(
     spoil: Callable[[torch.Tensor], torch.Tensor],
     reason: str,
     model: Path,

@@ -78,7 +78,7 @@ class TestReport:
         assert not Path("table.report.html").exists()
 
     @pytest.mark.parametrize("content", ["[1]", "{"])
-    def test_no_card(self, content: str, run: Run) -> None:
+    def test_files_that_are_not_cards(self, content: str, run: Run) -> None:
         Path("x.json").write_text(content)
         assert "must be a card" in run("report", "x.json", code=1).stderr
 
@@ -91,7 +91,7 @@ class TestReport:
         ('{"format": "pyro_mbde.release_card", "version": 99}', "must be a card of version 1. Update pyro_mbde"),
     ],
 )
-def test_what_is_no_card(content: str, text: str, run: Run) -> None:
+def test_json_that_is_not_a_card(content: str, text: str, run: Run) -> None:
     Path("card.json").write_text(content)
     assert text in run("report", "card.json", code=1).stderr
 
