@@ -16,7 +16,8 @@ from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.density.ratio import RATIO_SCALE, ClippedRatio, mean_logit
+from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.fallback import coming_back
@@ -41,9 +42,6 @@ class DensityRatio:
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4. Husain, Cranko, Nock.
@@ -199,10 +197,6 @@ class LogRatio:
 
         Returns:
             The density.
-
-        Raises:
-            TypeError: an argument is not a number.
-            ValueError: an argument is out of its range.
 
         Example:
             >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))

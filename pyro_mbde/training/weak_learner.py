@@ -52,9 +52,6 @@ class WeakLearner:
         num_steps: gradient steps, at least 1; with ``batch_size=None`` these are epochs.
         batch_size: rows of P and of Q in a step, drawn with replacement; ``None`` for all of both.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     References:
         Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4 (logistic regression).
 

@@ -27,7 +27,7 @@ from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
 from pyro_mbde.density.normalizer import estimate_log_normalizer
-from pyro_mbde.density.statistics import RATIO_SCALE
+from pyro_mbde.density.ratio import RATIO_SCALE
 
 NO_BAR = tqdm(disable=True)
 

@@ -21,8 +21,8 @@ from pyro_mbde import BoundedClassifiers, DensityRatio, Ledger, MollifiedExpFami
 from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee
+from pyro_mbde.density.ratio import ClippedRatio
 from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
-from pyro_mbde.density.statistics import ClippedRatio
 from pyro_mbde.training.density_ratio import LogRatio
 
 LINE = normal(1)
