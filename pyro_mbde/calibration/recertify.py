@@ -13,7 +13,7 @@ from pyro_mbde.density.kinds import aligned
 
 
 def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:
-    r"""Proves the certificate of a density again, for the function that draws are accepted by here.
+    r"""Returns a density with a new proof of its certificate, for the function that draws are accepted by here.
 
     For a density that was converted to another dtype or device, or loaded under a different PyTorch version
     or processor. Offset, bounds, tolerance and delta stay the same; the proof takes fresh draws of the base.
@@ -26,9 +26,6 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
     Args:
         q: a density with a certificate.
         progress: whether to show a progress bar when it takes more than a second.
-
-    Returns:
-        The density with the calibrated guarantee and its own fingerprint.
 
     Raises:
         ValueError: q was never certified, or no proof was found.

@@ -57,13 +57,10 @@ class MollifiedExpFamily(TiltedBase):
         offset: a, in nats; private. Needs ``bounds``.
         shrinkage: lambda, in [0, 1]; private. Below 1 where a certificate failed.
         certificate: what has been proved of phi, for a calibrated guarantee; ``None`` for the a-priori one, which needs
-            no proof. Whoever passes one vouches for it.
+            no proof. The caller vouches for it.
         certified_on: for what arithmetic it has been proved, as in a file; ``None`` for the arithmetic here. Where that
             is another one, the guarantee is the a-priori one.
         validate_args: whether ``log_prob`` raises for values outside the support; defaults to Pyro's global setting.
-
-    Raises:
-        ValueError: a shape does not fit, or a number is not finite.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Equations 4 and 5, Theorem
@@ -163,7 +160,7 @@ class MollifiedExpFamily(TiltedBase):
     def certificate_mismatch(self) -> str:
         """Says why the certificate is not of the function that draws are accepted by; empty where it is.
 
-        That is :meth:`certificate_lapse`, or networks that were changed in place. For the owner alone.
+        That is :meth:`certificate_lapse`, or networks that were changed in place. Only the owner may see it.
         """
         certified_on = self.certified_on
         if certified_on is None:
@@ -202,9 +199,6 @@ class MollifiedExpFamily(TiltedBase):
             Without the density it reveals nothing: 128 random bits of the fit enter, so no guess can be checked, and
             two fits never share one. Together with the density's private file it identifies the density, so it belongs
             in the owner's ledger, not on a card.
-
-        Raises:
-            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         return self._parts().fingerprint()
 
@@ -235,19 +229,12 @@ class MollifiedExpFamily(TiltedBase):
 
         Args:
             path: where to; replaced only once all is written.
-
-        Raises:
-            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         self._parts().write(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], map_location: str | torch.device = "cpu") -> MollifiedExpFamily:
         """Reads a density that :meth:`save` wrote; runs no code from the file.
-
-        Args:
-            path: the file.
-            map_location: device to put it on.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -268,38 +255,19 @@ class MollifiedExpFamily(TiltedBase):
         return density
 
     def _parts(self) -> DensityParts:
-        return DensityParts(
-            self.base,
-            self.statistics,
-            self.natural_params,
-            self.log_normalizer,
-            self.offset,
-            self.shrinkage,
-            self.bounds,
-            self.certificate,
-            self.certified_on,
-            self.batch_shape,
-            self._salt,
-        )
+        named = {name: getattr(self, name) for name in DensityParts._fields if name != "salt"}
+        return DensityParts(**named, salt=self._salt)
 
     @classmethod
     def _assemble(cls, parts: DensityParts) -> MollifiedExpFamily:
-        density = cls(
-            parts.base,
-            parts.statistics,
-            parts.natural_params,
-            parts.log_normalizer,
-            offset=parts.offset,
-            shrinkage=parts.shrinkage,
-            bounds=parts.bounds,
-            certificate=parts.certificate,
-            certified_on=parts.certified_on,
-        )
-        density._salt = str(parts.salt)
-        return density.expand(parts.batch_shape)
+        arguments = parts._asdict()
+        batch_shape, salt = arguments.pop("batch_shape"), str(arguments.pop("salt"))
+        density = cls(**arguments)
+        density._salt = salt
+        return density.expand(batch_shape)
 
     def __repr__(self) -> str:
-        """Shows public facts alone."""
+        """Shows only public facts."""
         base: Any = self.base
         while isinstance(base, torch.distributions.Independent):
             base = base.base_dist
@@ -312,16 +280,7 @@ class MollifiedExpFamily(TiltedBase):
 
 
 def check_density(q: Any, remedy: str = "Pass the density before it is expanded.") -> None:
-    """Raises if ``q`` is not a fitted density, or has a batch shape.
-
-    Args:
-        q: what a caller passed as the density.
-        remedy: what to do where it has a batch shape.
-
-    Raises:
-        TypeError: ``q`` is not a :class:`MollifiedExpFamily`.
-        ValueError: it has a batch shape.
-    """
+    """Raises if ``q`` is not a fitted density, or has a batch shape."""
     if not isinstance(q, MollifiedExpFamily):
         raise TypeError(argument_error("q", "be a MollifiedExpFamily", q))
     if q.batch_shape:

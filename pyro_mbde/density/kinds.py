@@ -44,11 +44,7 @@ def with_public_weights(statistics: nn.Module) -> nn.Module:
 
 
 def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
-    """Returns statistics as a plain dict of tensors, numbers and text, for a file.
-
-    Raises:
-        TypeError: they are of no class of this library's.
-    """
+    """Returns statistics as a plain dict of tensors, numbers and text, for a file."""
     kind = type(statistics).__name__
     if not is_own(statistics):
         remedy = f"Use {' or '.join(_KINDS)}, or pickle the density."

@@ -30,7 +30,7 @@ class ClippedRatio(nn.Module):
 
     Args:
         networks: the ensemble, of which the logits are used.
-        shift: s, in nats; finite. (Not 0 in files of earlier versions alone.)
+        shift: s, in nats; finite. (It differs from 0 only in files of earlier versions.)
         theta: above 0 and finite.
 
     Shape:

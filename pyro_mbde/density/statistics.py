@@ -203,7 +203,7 @@ class BoundedClassifiers(nn.Module):
         }
 
     def logits(self, value: Tensor) -> Tensor:
-        """Returns the unbounded logits, shape ``(..., T)``; estimates of log-ratios, for training alone."""
+        """Returns the unbounded logits, shape ``(..., T)``; estimates of log-ratios, for training only."""
         batch_shape = value.shape[:-1]
         # (T, n, d): every classifier reads the same rows.
         hidden = ((value - self.loc) / self.scale).reshape(1, -1, self.in_features)
@@ -221,11 +221,7 @@ class BoundedClassifiers(nn.Module):
         return logits.squeeze(-1).movedim(0, -1).reshape(*batch_shape, self.num_classifiers)
 
     def scale_logits(self, factor: float) -> None:
-        """Multiplies the logits by ``factor``, in place; the statistics keep their bound.
-
-        Args:
-            factor: any finite number.
-        """
+        """Multiplies the logits by ``factor``, in place; the statistics keep their bound."""
         with torch.no_grad():
             self.weights[-1].mul_(factor)
             self.biases[-1].mul_(factor)
@@ -263,17 +259,7 @@ class BoundedClassifiers(nn.Module):
 
     @classmethod
     def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
-        """Returns classifiers of one architecture and spread as a single module, in their order.
-
-        Args:
-            classifiers: at least one.
-
-        Returns:
-            A module with as many classifiers as they have together.
-
-        Raises:
-            ValueError: there are none, or they differ in architecture or spread.
-        """
+        """Returns classifiers of one architecture and spread as a single module, in their order."""
         if not classifiers:
             raise ValueError(argument_error("classifiers", "hold at least one", classifiers))
         first = classifiers[0]
@@ -294,7 +280,7 @@ class BoundedClassifiers(nn.Module):
     @classmethod
     def from_state(cls, config: dict[str, Any], state: dict[str, Tensor]) -> BoundedClassifiers:
         """Returns the classifiers that ``config()`` and ``state_dict()`` describe, in the dtype of the state."""
-        with seeded(0):  # the weights drawn by the constructor are replaced: leave the caller's generator alone
+        with seeded(0):  # the weights drawn by the constructor are replaced: keep the caller's generator
             module = cls(**config).to(state["loc"])
         module.load_state_dict(state)
         return module

@@ -28,14 +28,7 @@ _Shape = torch.Size | list[int] | tuple[int, ...]
 
 
 class TiltedBase(TiltedMoments):
-    r"""The density :math:`q_0 e^{f - \phi}` of a base, a tilt and its log-normaliser, without a guarantee.
-
-    Args:
-        prepared: the base.
-        tilt: f.
-        log_normalizer: phi, or an estimate of it.
-        validate_args: whether ``log_prob`` raises for values outside the support.
-    """
+    r"""The density :math:`q_0 e^{f - \phi}` of a base, a tilt and its log-normaliser, without a guarantee."""
 
     has_rsample = False
     arg_constraints = {"natural_params": constraints.real_vector}
@@ -233,23 +226,18 @@ class TiltedBase(TiltedMoments):
         """Returns exact draws with the number of proposals they took.
 
         Privacy:
-            The draws carry :attr:`guarantee` if nobody can guess the randomness of ``source``. The number of proposals
-            is private.
+            The draws carry the density's guarantee if nobody can guess the randomness of ``source``. The number of
+            proposals is private.
 
         Args:
             num_draws: number of draws, at least 0.
             source: where randomness comes from; defaults to torch's global generator.
             acceptance_rate: sizes the batches; ``None`` for the (private) expected one.
-            max_proposals: proposals after which to give up, at least 1; ``None`` for the larger of 10^7 and 1000 a
-                draw.
+            max_proposals: as for :func:`~pyro_mbde.density.rejection.rejection_sample`, which this calls.
             on_accept: called after each batch with the number of draws that it gave.
 
         Returns:
             Draws of shape ``(num_draws, *event_shape)`` and the number of proposals.
-
-        Raises:
-            EnvelopeError: the tilt is above its bound; cannot happen, and is checked.
-            RuntimeError: ``max_proposals`` were used up.
         """
         return rejection_sample(
             self._source if source is None else source,
@@ -263,11 +251,7 @@ class TiltedBase(TiltedMoments):
         )
 
     def expand(self, batch_shape: _Shape, _instance: Any = None) -> Self:
-        """Returns the density over a larger batch shape; this one is left as it is.
-
-        Raises:
-            ValueError: ``batch_shape`` is not one that this batch shape broadcasts to.
-        """
+        """Returns the density over a larger batch shape; this one is left as it is."""
         batch_shape = torch.Size(batch_shape)
         try:
             if min(batch_shape, default=0) < 0:

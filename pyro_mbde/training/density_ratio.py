@@ -101,13 +101,6 @@ class DensityRatio:
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
                 or a Distribution to draw ``num_samples`` rows from.
-
-        Returns:
-            The learned ratio.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape.
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
@@ -136,8 +129,8 @@ class LogRatio:
     """A learned log density ratio to the base, from :meth:`DensityRatio.fit`.
 
     Privacy:
-        Not private, in nothing: neither its values nor its networks nor this object may be handed out. Draws of the
-        densities that :meth:`mollify` returns may.
+        Not private: its values, its networks and this object must not be handed out. Only draws of the densities that
+        :meth:`mollify` returns may be.
 
     Args:
         base: the public base distribution.
@@ -194,9 +187,6 @@ class LogRatio:
             delta: probability that the certificate is wrong, in [0, 1).
             skew: where the interval lies, in (0, 1): 1/2 is the paper's set, a lower skew allows gains up to
                 (1 - skew) epsilon.
-
-        Returns:
-            The density.
 
         Example:
             >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))

@@ -185,9 +185,9 @@ class MBDE:
     ) -> MBDE:
         """Returns the trainer of the paper's section 5.
 
-        From the paper: the network and optimiser of :meth:`WeakLearner.paper`, 10,000 draws each of P and of Q_{t-1},
-        these by random-walk Metropolis, T = 3, and the unscaled schedule. Where it is silent: one chain with 1,000
-        steps of warmup. The guarantee does not depend on these settings.
+        From the paper: the network and optimiser of :meth:`~pyro_mbde.WeakLearner.paper`, 10,000 draws each of P and
+        of Q_{t-1}, these by random-walk Metropolis, T = 3, and the unscaled schedule. Where it is silent: one chain
+        with 1,000 steps of warmup. The guarantee does not depend on these settings.
 
         Args:
             base: public base distribution; the paper's is the standard normal.
@@ -215,7 +215,6 @@ class MBDE:
             schedule="paper",
             sharpen=False,
             sampler=sampler,
-            num_samples=10_000,
             seed=seed,
             progress=progress,
         )
@@ -224,7 +223,7 @@ class MBDE:
         """Fits the density to a table.
 
         Privacy:
-            Draws of the result carry its guarantee. Warnings and the time taken are for the table's owner alone.
+            Draws of the result carry its guarantee. Warnings and the time taken are only for the table's owner.
             Whether there is a result does not depend on the table's values or its number of rows: rounds that cannot be
             trained leave the density as it is, and a :class:`~pyro_mbde.FitWarning` says so. A
             :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table, or the table to be
@@ -236,10 +235,6 @@ class MBDE:
 
         Returns:
             The fitted density; :attr:`history` holds a record of each round that was trained.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape.
         """
         plan = self._plan()
         num_steps = self.num_rounds * self.weak_learner.num_steps

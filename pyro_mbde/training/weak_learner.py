@@ -105,13 +105,6 @@ class WeakLearner:
         Args:
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
 
-        Returns:
-            The weak learner.
-
-        Raises:
-            TypeError: ``link`` is not a string.
-            ValueError: it names no link.
-
         References:
             Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
 
@@ -152,9 +145,6 @@ class WeakLearner:
 
         Returns:
             The classifiers and their average loss. Private, both.
-
-        Raises:
-            ValueError: there are no rows, or training diverged.
         """
         if not len(positives):
             raise ValueError("positives must have at least one row, got 0. Check which rows were left out.")
@@ -167,7 +157,7 @@ class WeakLearner:
             logits = classifier.logits(torch.cat([batch_p, batch_q]))
             loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
             optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss * num_classifiers)  # as steep for each as if it were alone
+            torch.autograd.backward(loss * num_classifiers)  # each gets the gradient it would get by itself
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -183,7 +173,7 @@ class WeakLearner:
         """Returns classifiers of the same architecture that answer 0 everywhere, for a fit that failed.
 
         Args:
-            like: rows of shape ``(n, d)``, for their width, dtype and device alone.
+            like: rows of shape ``(n, d)``, for their width, dtype and device.
             spread: the base's location and scale.
             num_classifiers: how many.
         """
