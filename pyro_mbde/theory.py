@@ -59,13 +59,7 @@ def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = L
 
 
 class Interval(NamedTuple):
-    """An estimate with a confidence interval.
-
-    Attributes:
-        estimate: from the sample.
-        low: lower end.
-        high: upper end.
-    """
+    """An estimate and the ends of its confidence interval."""
 
     estimate: float
     low: float

@@ -19,7 +19,7 @@ from pyro_mbde.calibration.scores import ExactScores, SampledScores
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.kinds import aligned
+from pyro_mbde.density.kinds_of_statistics import aligned
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer
 from pyro_mbde.density.tilt import Tilt
 

@@ -9,7 +9,7 @@ from pyro_mbde.calibration.placement import Calibrator, certain_shrinkage
 from pyro_mbde.calibration.plan import SMALLEST_DELTA
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.kinds import aligned
+from pyro_mbde.density.kinds_of_statistics import aligned
 
 
 def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, prepare, reference_draws
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
-from pyro_mbde.density.kinds import is_own
+from pyro_mbde.density.kinds_of_statistics import is_own
 from pyro_mbde.density.normalizer import LogNormalizer, estimate_log_normalizer
 from pyro_mbde.density.parts import FILE_FORMAT, DensityParts
 from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows

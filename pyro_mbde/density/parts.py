@@ -15,7 +15,7 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.base import convert_base, describe_base, note_schema, noted_schema
 from pyro_mbde.density.bounds import Bounds, Certificate
-from pyro_mbde.density.kinds import describe_statistics, rebuild_statistics
+from pyro_mbde.density.kinds_of_statistics import describe_statistics, rebuild_statistics
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.scoring import Arithmetic
 from pyro_mbde.private_files import warn_beside_card

@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
-from pyro_mbde.density.kinds import with_public_weights
+from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 
 class Tilt:

@@ -15,8 +15,8 @@ from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE, ClippedRatio, mean_logit
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.ratio import RATIO_SCALE, ClippedRatio, mean_logit
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows

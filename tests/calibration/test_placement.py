@@ -25,8 +25,8 @@ from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.density.normalizer import estimate_log_normalizer
-from pyro_mbde.density.ratio import RATIO_SCALE
 
 NO_BAR = tqdm(disable=True)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, private_draws
 from pyro_mbde.calibration.placement import Calibrator
-from pyro_mbde.density.ratio import ClippedRatio
+from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.scoring import CHUNK_ROWS, depends_on_other_rows, score_rows
 from pyro_mbde.training.density_ratio import LogRatio
 

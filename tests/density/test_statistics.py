@@ -11,8 +11,8 @@ from torch import nn
 
 from pyro_mbde import BoundedClassifiers
 from pyro_mbde.density.base import LocationScale
-from pyro_mbde.density.kinds import describe_statistics, rebuild_statistics
-from pyro_mbde.density.ratio import ClippedRatio, mean_logit
+from pyro_mbde.density.clipped_ratio import ClippedRatio, mean_logit
+from pyro_mbde.density.kinds_of_statistics import describe_statistics, rebuild_statistics
 from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, bound_logits
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde.density.ratio import ClippedRatio
+from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.statistics import BoundedClassifiers
 
 _KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
