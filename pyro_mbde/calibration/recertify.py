@@ -31,6 +31,7 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         ValueError: q was never certified, or no proof was found.
 
     Example:
+        >>> import torch
         >>> from pyro_mbde import DensityRatio
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = DensityRatio(base, seed=0, progress=False).fit(torch.linspace(1, 2, 500)).mollify(1.0)

@@ -37,6 +37,7 @@ class ClippedRatio(nn.Module):
         Input ``(..., d)``, output ``(..., 1)``, float64 in [-log 2, log 2], never NaN.
 
     Example:
+        >>> import torch
         >>> ClippedRatio(BoundedClassifiers(4, 2))(torch.zeros(5, 2)).shape
         torch.Size([5, 1])
     """

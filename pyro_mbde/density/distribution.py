@@ -149,7 +149,7 @@ class MollifiedExpFamily(TiltedBase):
 
         A certificate is proved of one function, to the last bit: in one dtype, on one kind of device and processor, by
         one version of PyTorch (:class:`~pyro_mbde.density.scoring.Arithmetic`). Elsewhere :attr:`guarantee` is the
-        a-priori one, and :func:`~pyro_mbde.calibration.recertify.recertify` proves a new certificate.
+        a-priori one, and :func:`~pyro_mbde.recertify` proves a new certificate.
 
         Privacy:
             Public: nothing that was fitted enters.
@@ -199,6 +199,9 @@ class MollifiedExpFamily(TiltedBase):
             Without the density it reveals nothing: 128 random bits of the fit enter, so no guess can be checked, and
             two fits never share one. Together with the density's private file it identifies the density, so it belongs
             in the owner's ledger, not on a card.
+
+        Raises:
+            TypeError: as for :meth:`save`.
         """
         return self._parts().fingerprint()
 
@@ -229,6 +232,9 @@ class MollifiedExpFamily(TiltedBase):
 
         Args:
             path: where to; replaced only once all is written.
+
+        Raises:
+            TypeError: the statistics are not of a class of this library, or the base cannot be described.
         """
         self._parts().write(path)
 
