@@ -125,6 +125,8 @@ class MollifiedExpFamily(TiltedBase):
         statistics: nn.Module,
         natural_params: Tensor,
         *,
+        offset: float = 0.0,
+        shrinkage: float = 1.0,
         bounds: Bounds | None = None,
         num_draws: int = 2**16,
         validate_args: bool | None = None,
@@ -135,7 +137,8 @@ class MollifiedExpFamily(TiltedBase):
         :func:`~pyro_mbde.density.normalizer.estimate_log_normalizer`.
         """
         prepared = prepare(base)
-        density = cls(prepared, statistics, natural_params, 0.0, bounds=bounds, validate_args=validate_args)
+        arguments: dict[str, Any] = {"offset": offset, "shrinkage": shrinkage, "bounds": bounds}
+        density = cls(prepared, statistics, natural_params, 0.0, **arguments, validate_args=validate_args)
         density.log_normalizer = estimate_log_normalizer(density.tilt, prepared, density.bounds, num_draws=num_draws)
         return density
 
