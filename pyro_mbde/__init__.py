@@ -13,7 +13,7 @@ from pyro_mbde._version import __version__ as __version__
 if TYPE_CHECKING:
     from pyro_mbde.auditing.audit import audit
     from pyro_mbde.auditing.report import AuditReport, Finding, PairResult
-    from pyro_mbde.calibration.placement import recertify
+    from pyro_mbde.calibration.recertify import recertify
     from pyro_mbde.density.bounds import Bounds, Certificate
     from pyro_mbde.density.distribution import MollifiedExpFamily
     from pyro_mbde.density.normalizer import LogNormalizer
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pyro_mbde.tables.schema import Schema
     from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
     from pyro_mbde.training.fallback import FitWarning
-    from pyro_mbde.training.mbde import MBDE, RoundRecord
+    from pyro_mbde.training.mbde import MBDE
+    from pyro_mbde.training.rounds import RoundRecord
     from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -101,7 +102,7 @@ __all__ = [
 _MODULES = {
     "auditing.audit": "audit",
     "auditing.report": "AuditReport Finding PairResult",
-    "calibration.placement": "recertify",
+    "calibration.recertify": "recertify",
     "density.bounds": "Bounds Certificate",
     "density.distribution": "MollifiedExpFamily",
     "density.normalizer": "LogNormalizer",
@@ -129,7 +130,8 @@ _MODULES = {
     "tables.schema": "Schema",
     "training.density_ratio": "DensityRatio LogRatio",
     "training.fallback": "FitWarning",
-    "training.mbde": "MBDE RoundRecord",
+    "training.mbde": "MBDE",
+    "training.rounds": "RoundRecord",
     "training.weak_learner": "WeakLearner",
 }
 _SOURCES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -13,7 +13,8 @@ from torch.distributions import Distribution
 
 from pyro_mbde.auditing.report import NOTE, Evidence, Finding, PendingTest, fault
 from pyro_mbde.auditing.search import in_chunks, inside, is_tilted, log_ratio_to_base
-from pyro_mbde.density.base import quasi_draws, reference_draws
+from pyro_mbde.density.base import reference_draws
+from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points

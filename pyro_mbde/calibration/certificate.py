@@ -13,99 +13,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_epsilon, check_number
-from pyro_mbde.density.bounds import Bounds, Certificate, check_skew
+from pyro_mbde._checks import check_number
+from pyro_mbde.density.bounds import Certificate
 
-#: Draws that the tolerance is sized for: plain ones of the tilt that is hardest to certify.
-_DRAWS_PLANNED = 2**22
 #: Part of the tolerance kept back, in nats: networks compute in float32, where the size of a batch moves the last
 #: digits of a tilt by some 1e-7, and so phi.
 ROUNDING_RESERVE = 1e-5
-#: The smallest delta, whose half is far from underflow.
-SMALLEST_DELTA = 1e-300
 #: A bet is at most this share of the largest that cannot lose everything.
 _LARGEST_BET = 0.9
 #: How far from 0 a gambler expects the log-normaliser: standard deviation, as a share of the tolerance.
 _EXPECTED_ERROR = 1 / 6
-
-
-def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds, Certificate]:
-    r"""Splits a privacy parameter into the width of the tilt and the tolerance of its certificate.
-
-    .. math::
-        \epsilon = R + 2\eta, \qquad \eta = 10^{-5} + \sqrt{\frac{2 V \log(1/\delta)}{n}}, \qquad
-        V = (e^{hi} - 1)(1 - e^{lo}), \qquad
-        [lo - \eta,\, hi + \eta] = [-\text{skew}\,\epsilon,\, (1 - \text{skew})\,\epsilon],
-
-    with n = 2^22. V is the largest variance that :math:`e^f \in [e^{lo}, e^{hi}]` of mean 1 can have (Bhatia & Davis
-    2000), so that n plain draws are about what certifying takes at worst. The smallest eta that satisfies this is
-    found by bisection. Everything here is public. The price is small: at delta = 1e-9 the tolerance is below one per
-    cent of epsilon/2 for every epsilon up to 5, at skews from 0.3 to 0.7.
-
-    Args:
-        epsilon: privacy parameter of one draw, in nats; above 0 and finite.
-        delta: probability that the certificate is wrong; in [1e-300, 1).
-        skew: place of the interval, in (0, 1), with more than 2e-5 nats on either side of 0.
-
-    Returns:
-        The bounds of the tilt and the certificate to be proved; their
-        :func:`~pyro_mbde.density.bounds.calibrated_guarantee` is at most epsilon.
-
-    References:
-        Bhatia, Davis. A better bound on the variance. American Mathematical Monthly, 2000.
-
-    Example:
-        >>> bounds, certificate = plan_certificate(1.0, delta=1e-9, skew=0.5)
-        >>> round(bounds.width, 4), round(certificate.tolerance, 5)
-        (0.9968, 0.00159)
-        >>> from pyro_mbde.density.bounds import calibrated_guarantee
-        >>> calibrated_guarantee(bounds, certificate).epsilon <= 1.0
-        True
-    """
-    epsilon = check_finite_epsilon(epsilon)
-    delta = check_number("delta", delta, "be in [1e-300, 1)", lambda value: SMALLEST_DELTA <= value < 1)
-    skew = check_skew(skew)
-    low, high = ROUNDING_RESERVE, min(skew, 1 - skew) * epsilon
-    if high <= 2 * low:
-        constraint = f"leave both sides of the interval {2 * low:g} nats at least, for rounding"
-        raise ValueError(argument_error("skew and epsilon", constraint, (skew, epsilon)))
-    for _ in range(60):
-        tolerance = (low + high) / 2
-        if tolerance < _tolerance(shrunk_bounds(epsilon, skew, tolerance), delta):
-            low = tolerance
-        else:
-            high = tolerance
-    return shrunk_bounds(epsilon, skew, high), Certificate(high, delta)
-
-
-def shrunk_bounds(epsilon: float, skew: float, tolerance: float) -> Bounds:
-    r"""Returns the interval of a calibrated tilt: [-skew epsilon, (1 - skew) epsilon], less the tolerance at both ends.
-
-    Rounded towards more privacy: its width and twice the tolerance are at most epsilon.
-
-    Args:
-        epsilon: privacy parameter of one draw, in nats.
-        skew: where the interval lies, in (0, 1).
-        tolerance: eta, in nats; at most ``min(skew, 1 - skew) * epsilon``.
-
-    Returns:
-        The bounds, in nats.
-    """
-    low, high = min(tolerance - skew * epsilon, 0.0), max((1 - skew) * epsilon - tolerance, 0.0)
-    while high > 0 and (high - low) + 2 * tolerance > epsilon:
-        high = math.nextafter(high, 0.0)
-    return Bounds(low, high)
-
-
-def check_finite_epsilon(value: object) -> float:
-    """Returns ``value`` as a float, or raises if it is not in (0, 700): beyond, the exponentials overflow."""
-    epsilon = check_epsilon(value)
-    return check_number("epsilon", epsilon, "be below 700", lambda number: number < 700)
-
-
-def _tolerance(bounds: Bounds, delta: float) -> float:
-    variance = math.expm1(bounds.high) * -math.expm1(bounds.low)
-    return ROUNDING_RESERVE + math.sqrt(2 * variance * -math.log(delta) / _DRAWS_PLANNED)
 
 
 class SampleBounds(NamedTuple):
@@ -168,9 +85,9 @@ def certify(blocks: Iterable[Tensor], limits: SampleBounds, certificate: Certifi
         which needs a sample size fixed beforehand, and delta split in two.
 
     Example:
-        >>> bounds, certificate = plan_certificate(1.0, delta=1e-6, skew=0.5)
+        >>> certificate = Certificate(tolerance=0.0014, delta=1e-6)
         >>> copies = torch.ones(4096, dtype=torch.float64)  # f = 0 everywhere
-        >>> limits = SampleBounds(math.exp(bounds.low), math.exp(bounds.high), variance=0.01)
+        >>> limits = SampleBounds(math.exp(-0.4986), math.exp(0.4986), variance=0.01)
         >>> certify([copies] * 4, limits, certificate)
         True
         >>> certify([copies + 0.01] * 4, limits, certificate)  # phi = log(1.01), well above eta

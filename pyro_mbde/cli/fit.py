@@ -80,7 +80,7 @@ class Recipe:
         """
         from pyro_mbde import MBDE, DensityRatio
         from pyro_mbde._checks import check_epsilon
-        from pyro_mbde.calibration.placement import plan_calibration
+        from pyro_mbde.calibration.plan import plan_calibration
 
         check_epsilon(self.epsilon)
         if self.method == PAPER:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -25,8 +25,6 @@ _NUM_REFERENCE_DRAWS = 4096
 #: Attribute of a base that holds the schema it was made from.
 _NOTED_SCHEMA = "_pyro_mbde_schema"
 
-_SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
-
 
 @register_distribution
 class ClosedUniform(dist.Uniform):
@@ -34,11 +32,6 @@ class ClosedUniform(dist.Uniform):
 
     PyTorch's density is 0 on the upper edge although its support holds it; a row at the top of a column's public range
     must have one.
-
-    Args:
-        low: lower edge.
-        high: upper edge.
-        validate_args: as for any distribution.
 
     Example:
         >>> ClosedUniform(0.0, 2.0).log_prob(torch.tensor([0.0, 2.0]))
@@ -80,7 +73,7 @@ class PreparedBase:
     def example(self) -> Tensor:
         """One draw, shape ``event_shape``."""
         with torch.inference_mode(False):
-            return self.draws[0].clone()  # of one row, not a view that keeps all of them
+            return self.draws[0].clone()  # a copy: a view would keep all of them
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -148,7 +141,7 @@ def prepare(base: Distribution | PreparedBase) -> PreparedBase:
         if hasattr(part, "guarantee"):
             remedy = "Its guarantee would not count what the first fit cost. Fit both over a public base."
             raise ValueError(argument_error("base", "be public, not a density fitted to a table", base, remedy))
-        if isinstance(part, dist.MaskedDistribution) and not _is_true(part._mask):
+        if isinstance(part, dist.MaskedDistribution) and not torch.as_tensor(part._mask).all():
             remedy = "Where the mask is False its density is 1, which is not the law of its draws. Take the mask off."
             raise ValueError(argument_error("base", "be a normalised distribution, without a mask", base, remedy))
     try:
@@ -206,17 +199,8 @@ def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
             yield from _parts_of(item, seen)
 
 
-def _is_true(mask: object) -> bool:
-    """Whether a mask, a bool or a tensor of such, leaves everything as it is."""
-    return bool(torch.as_tensor(mask).all())
-
-
 def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, Any]:
     """Returns the base as a plain dict, checked to describe it.
-
-    Args:
-        base: the base distribution.
-        draws: its :func:`reference_draws`; ``None`` to make them.
 
     Raises:
         UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
@@ -253,14 +237,7 @@ def convert_base(
     device: torch.device | None = None,
     draws: Tensor | None = None,
 ) -> Distribution:
-    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``.
-
-    Args:
-        base: the base distribution.
-        dtype: ``None`` to keep it.
-        device: ``None`` to keep it.
-        draws: as for :func:`describe_base`.
-    """
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
 
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
@@ -287,28 +264,9 @@ def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
     return noted
 
 
-def exact_points(base: Distribution) -> FinitePoints | None:
-    """Returns :attr:`PreparedBase.finite` of a base."""
-    return PreparedBase.of(base).finite
-
-
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
-    """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
-
-    Args:
-        value: shape ``(..., *event_shape)``.
-        base: the base distribution.
-        dtype: of the network.
-
-    Returns:
-        Tensor of shape ``(..., d)``.
-    """
+    """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar."""
     return (value if base.event_shape else value.unsqueeze(-1)).to(dtype)
-
-
-def feature_dtype(base: Distribution) -> torch.dtype:
-    """Returns :attr:`PreparedBase.dtype` of a base."""
-    return PreparedBase.of(base).dtype
 
 
 def support_of(base: Distribution) -> Any:
@@ -326,108 +284,6 @@ def support_of(base: Distribution) -> Any:
     ):
         return inner
     return support
-
-
-def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
-    """Returns draws of the base that fill it evenly, for averages: randomised Sobol points where it can be inverted.
-
-    Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
-    Where the base has no inverse distribution function these are plain draws.
-
-    Args:
-        base: distribution with empty batch shape.
-        num_draws: number of draws; a power of 2 fills best.
-
-    Returns:
-        Tensor of shape ``(num_draws, *event_shape)``.
-    """
-    return quasi_draws_with_points(base, num_draws)[0]
-
-
-def quasi_draws_with_points(base: Distribution, num_draws: int) -> tuple[Tensor, Tensor | None]:
-    """Returns :func:`quasi_draws` and the points of the unit cube that they were inverted from.
-
-    Returns:
-        Draws of shape ``(num_draws, *event_shape)``, and points of shape ``(num_draws, num_dims)``; None in their place
-        for plain draws.
-    """
-    recorded: list[Tensor | None] = []
-
-    def record(num_points: int, num_dims: int) -> Tensor | None:
-        recorded.append(_sobol_points(num_points, num_dims))
-        return recorded[-1]
-
-    with torch.no_grad():
-        draws = inverse_draws(base, num_draws, record)
-        return (base.sample(torch.Size([num_draws])), None) if draws is None else (draws, recorded[-1])
-
-
-def inverse_draws(base: Distribution, num_draws: int, points: Callable[[int, int], Tensor | None]) -> Tensor | None:
-    """Pushes points of the unit cube through the inverse distribution function of ``base``.
-
-    Args:
-        base: distribution with empty batch shape.
-        num_draws: number of draws.
-        points: returns float64 points of shape ``(num_draws, num_dims)``, or None for too many dimensions.
-
-    Returns:
-        Tensor of shape ``(num_draws, *event_shape)``, or None where the base has no inverse distribution function.
-    """
-    if type(base).__module__.partition(".")[0] not in _TRUSTED:
-        return None  # a subclass of the user's may draw otherwise than it inverts
-    if isinstance(base, torch.distributions.TransformedDistribution):
-        draws = inverse_draws(base.base_dist, num_draws, points)
-        if draws is None:
-            return None
-        for transform in base.transforms:
-            draws = transform(draws)
-        return draws
-    if isinstance(base, torch.distributions.Independent):
-        return inverse_draws(base.base_dist, num_draws, points)
-    shape = torch.Size([num_draws]) + base.batch_shape + base.event_shape
-    is_multivariate = isinstance(base, torch.distributions.MultivariateNormal) and not base.batch_shape
-    if not is_multivariate and not isinstance(base, _INVERTIBLE):
-        return None
-    uniforms = points(num_draws, max(shape[1:].numel(), 1))
-    if uniforms is None:
-        return None
-    unannotated: Any = base
-    if is_multivariate:
-        standard_normal: Any = dist.Normal(unannotated.loc.new_zeros(()), 1.0, validate_args=False)
-        standard = standard_normal.icdf(_off_the_faces(uniforms, unannotated.loc))
-        correlated: Tensor = unannotated.loc + (unannotated.scale_tril @ standard.unsqueeze(-1)).squeeze(-1)
-        return correlated
-    parameter: Tensor = getattr(base, next(iter(unannotated.arg_constraints)))
-    inverted: Tensor = unannotated.icdf(_off_the_faces(uniforms.reshape(shape), parameter))
-    return inverted
-
-
-_TRUSTED = ("torch", "pyro", "pyro_mbde")
-#: Continuous distributions of one variable with an inverse distribution function that is accurate in the tails.
-_INVERTIBLE = (
-    torch.distributions.Cauchy,
-    torch.distributions.Exponential,
-    torch.distributions.HalfCauchy,
-    torch.distributions.HalfNormal,
-    torch.distributions.Laplace,
-    torch.distributions.Normal,
-    torch.distributions.Uniform,
-)
-
-
-def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
-    """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
-    edge = torch.finfo(like.dtype).eps / 2  # about the closest to a face that the dtype can represent
-    return points.clamp(edge, 1 - edge).to(like)
-
-
-def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
-    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None if there are too many dimensions."""
-    if num_dims > _SobolEngine.MAXDIM:
-        return None
-    engine = _SobolEngine(num_dims, scramble=True, seed=int(torch.randint(2**31, ())))
-    points: Tensor = engine.draw(num_draws, dtype=torch.float64)
-    return points
 
 
 class LocationScale(NamedTuple):
@@ -462,6 +318,6 @@ def location_scale_of_draws(draws: Tensor) -> LocationScale:
 
 
 def reference_draws(base: Distribution) -> Tensor:
-    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is left alone."""
+    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is not touched."""
     with seeded(0), torch.inference_mode(False), torch.no_grad():
         return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))

@@ -59,15 +59,6 @@ def propose(
 ) -> tuple[Tensor, Tensor]:
     r"""Returns proposals from the base, and whether each is accepted, with probability :math:`e^{f - hi}`.
 
-    Args:
-        source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``; evaluated by :func:`~pyro_mbde.density.scoring.score_rows`.
-        bounds: public interval of f, in nats.
-        num_proposals: n, how many, at least 1.
-
-    Returns:
-        Proposals of shape ``(n, *event_shape)``, and bool ``(n,)``.
-
     Raises:
         EnvelopeError: the tilt is above its upper bound, or NaN.
     """
@@ -122,7 +113,7 @@ def rejection_sample(
         von Neumann. Various techniques used in connection with random digits. 1951.
 
     Example:
-        >>> from pyro_mbde.density.randomness import TorchSource
+        >>> from pyro_mbde.density.base_draws import TorchSource
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> positive = rejection_sample(
         ...     TorchSource(normal), lambda x: torch.where(x > 0, 0.0, -50.0).double(), Bounds(-50.0, 0.0), 4

@@ -13,8 +13,8 @@ from torch._subclasses import FakeTensor
 
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
-from pyro_mbde.density.bounds import LOG_2, Bounds, clip_score, tilt_bounds
-from pyro_mbde.density.statistics import with_public_weights
+from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
+from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 
 class Tilt:
@@ -28,14 +28,11 @@ class Tilt:
     Args:
         statistics: module mapping ``(n, d)`` to ``(n, T)``; copied, frozen and put in eval mode.
         natural_params: theta, shape ``(T,)``, finite.
-        offset: a, finite. A constant that the log-normaliser would absorb, were it not for the clip.
+        offset: a, finite. Without the clip, the log-normaliser would absorb it.
         shrinkage: lambda, in [0, 1]; what is left of the tilt where a certificate failed.
         bounds: public interval [lo, hi], which holds 0; ``None`` for :func:`~pyro_mbde.density.bounds.tilt_bounds` of
             theta, which must then be public and the offset 0.
         device: where theta is kept.
-
-    Raises:
-        ValueError: a shape does not fit, a number is not finite, or an offset has no bounds.
     """
 
     def __init__(
@@ -97,9 +94,12 @@ class Tilt:
     def __call__(self, features: Tensor) -> Tensor:
         """Returns f, float64 of shape ``(...)`` in [lo, hi], never NaN, for features of shape ``(..., d)``."""
         features, provenance = _extract_provenance(features)
-        score = self.score(features)
-        tilt: Tensor = _track_provenance(self.shrinkage * clip_score(score, self.offset, self.bounds), provenance)
-        return tilt
+        # clip_score without its check for NaN, which a score never is.
+        tilt = (self.score(features) - self.offset).clamp(self.bounds.low, self.bounds.high)
+        if self.shrinkage != 1:
+            tilt = self.shrinkage * tilt
+        tracked: Tensor = _track_provenance(tilt, provenance)
+        return tracked
 
 
 _extract_provenance: Any = extract_provenance  # Pyro leaves these unannotated
@@ -107,11 +107,7 @@ _track_provenance: Any = track_provenance
 
 
 def _plain(value: Tensor) -> Tensor:
-    """Returns a tensor without a Python subclass around it; one that torch traces with, which holds no data, as it is.
-
-    Raises:
-        TypeError: the subclass cannot be taken off.
-    """
+    """Returns a tensor without a Python subclass around it, except torch's own for tracing, which holds no data."""
     if type(value) in (Tensor, FakeTensor):
         return value
     with torch._C.DisableTorchFunctionSubclass():  # else the subclass could answer itself

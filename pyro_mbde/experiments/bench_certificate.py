@@ -14,7 +14,8 @@ from torch import Tensor
 
 from pyro_mbde._torch_state import single_thread
 from pyro_mbde.auditing.search import log_ratio_of, search, starting_points
-from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, plan_certificate
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify
+from pyro_mbde.calibration.plan import plan_certificate
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily

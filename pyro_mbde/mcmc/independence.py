@@ -10,8 +10,8 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from pyro_mbde._checks import check_count
+from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.density.randomness import TorchSource
 from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.mcmc.collected import ChainsFirst
 from pyro_mbde.mcmc.target import FittedTarget, Params

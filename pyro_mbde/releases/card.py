@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import counted, shown
+from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.randomness import draws_by_inversion
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON

@@ -20,7 +20,7 @@ from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
 from pyro_mbde.training.data import to_rows
-from pyro_mbde.training.mbde import RoundRecord
+from pyro_mbde.training.rounds import RoundRecord
 
 PRIVATE = "PRIVATE - do not hand out"
 #: Pairs of columns that a page lists at most.

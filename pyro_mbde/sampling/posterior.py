@@ -12,9 +12,8 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, with_gradients
-from pyro_mbde.density.base import feature_dtype, prepare_base, reference_draws
+from pyro_mbde.density.base import prepare, reference_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.density.normalizer import estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
@@ -124,11 +123,11 @@ def exact_posterior(
         torch.Size([1])
     """
     check_density(q, _EXPANDED)
-    base = prepare_base(base_posterior)
+    prepared = prepare(base_posterior)
+    base, draws = prepared.distribution, prepared.draws
     if base.event_shape != q.event_shape:
         constraint = f"have the event shape of q, {tuple(q.event_shape)}"
         raise ValueError(argument_error("base_posterior", constraint, tuple(base.event_shape)))
-    draws = reference_draws(base)
     support: Any = q.support
     unannotated: Any = base
     if support.is_discrete != unannotated.support.is_discrete or not bool(support.check(draws.to(q.device)).all()):
@@ -136,24 +135,19 @@ def exact_posterior(
         raise ValueError(
             argument_error("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
         )
-    dtype = feature_dtype(base)
     if log_likelihood is not None:
         _check_likelihood(q, base, draws, log_likelihood)
     with with_gradients(), seeded(check_seed(seed)):  # the density can be differentiated wherever it was made
-        density = MollifiedExpFamily(
-            base,
-            copy.deepcopy(q.statistics).to(device=draws.device, dtype=dtype),
+        return MollifiedExpFamily.normalized(
+            prepared,
+            copy.deepcopy(q.statistics).to(device=draws.device, dtype=prepared.dtype),
             q.natural_params,
-            0.0,
             offset=q.offset,
             shrinkage=q.shrinkage,
             bounds=q.bounds,
+            num_draws=num_draws,
             validate_args=validate_args,
         )
-        density.log_normalizer = estimate_log_normalizer(
-            density.tilt, density.base, density.bounds, num_draws=num_draws
-        )
-    return density
 
 
 def _check_likelihood(

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, expected_draws, plan_certificate
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, expected_draws
+from pyro_mbde.calibration.plan import plan_certificate
 from pyro_mbde.density.bounds import Certificate, calibrated_guarantee, skewed_bounds
 from pyro_mbde.experiments.bench_certificate import SCORES, known_tilt, rate_of_wrong_certificates
 

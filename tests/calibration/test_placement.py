@@ -14,15 +14,21 @@ import torch
 from densities import BASES, normal, scale_calibration
 from scipy import stats
 from torch import Tensor, nn
+from tqdm import tqdm
 
+from pyro_mbde.calibration import draws as scored_draws
 from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
-from pyro_mbde.calibration.placement import Calibrator, plan_calibration, recertify
-from pyro_mbde.density import randomness
+from pyro_mbde.calibration.draws import ScoredDraws
+from pyro_mbde.calibration.placement import Calibrator
+from pyro_mbde.calibration.plan import plan_calibration
+from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.density.normalizer import estimate_log_normalizer
-from pyro_mbde.density.statistics import RATIO_SCALE
+
+NO_BAR = tqdm(disable=True)
 
 
 def waves(value: Tensor) -> Tensor:
@@ -40,6 +46,11 @@ class Waves(nn.Module):
 
 def wave_calibrator(base: torch.distributions.Distribution) -> Calibrator:
     return Calibrator(base, Waves(), torch.tensor([RATIO_SCALE], dtype=torch.float64))
+
+
+def fresh_block(calibrator: Calibrator) -> tuple[Tensor, Tensor]:
+    """Scores and cells of as many draws as are in one block of a certificate."""
+    return calibrator._draws.fresh(calibration._BLOCK_SIZE, NO_BAR)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
     for _ in range(200):
         calibrator = wave_calibrator(base)
         wrong += calibrator._certify(
-            calibrator._scores, low, bounds, claim, calibrator._new_blocks(4 * calibration._BLOCK_SIZE)
+            calibrator._scores, low, bounds, claim, calibrator._blocks(4 * calibration._BLOCK_SIZE, NO_BAR)
         )
     assert wrong / 200 <= 0.2 + 4 * 0.0283
 
@@ -171,15 +182,15 @@ def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.Monkey
         seen.append((claim.delta, next(iter(blocks))))
         return len(seen) == 2
 
-    make_block = Calibrator._new_block
+    make_block = ScoredDraws.fresh
     made: list[Tensor] = []
 
-    def note_block(calibrator: Calibrator, *arguments: Any) -> tuple[Tensor, Tensor]:
-        made.append((block := make_block(calibrator, *arguments))[0])
+    def note_block(draws: ScoredDraws, *arguments: Any) -> tuple[Tensor, Tensor]:
+        made.append((block := make_block(draws, *arguments))[0])
         return block
 
     monkeypatch.setattr(calibration, "certify", refuse)
-    monkeypatch.setattr(Calibrator, "_new_block", note_block)
+    monkeypatch.setattr(ScoredDraws, "fresh", note_block)
     calibrator = wave_calibrator(base)
     kept = calibrator._scores.scores.clone()
     assert calibrator.calibrate(bounds, certificate).shrinkage == 1.0
@@ -211,8 +222,8 @@ def shift_of_a_second_attempt(calibrator: Calibrator, bounds: Bounds, monkeypatc
     monkeypatch.setattr(calibration, "certify", decide)
     monkeypatch.setattr(calibration, "_FIRST", 2**20)
     monkeypatch.setattr(calibration, "_SECOND", 0)
-    monkeypatch.setattr(calibration, "system_generator", nullcontext)
-    monkeypatch.setattr(randomness.SystemSource, "_cube_points", randomness.TorchSource._cube_points)
+    monkeypatch.setattr(scored_draws, "system_generator", nullcontext)
+    monkeypatch.setattr(base_draws.SystemSource, "_cube_points", base_draws.TorchSource._cube_points)
     placement = calibrator.calibrate(bounds, Certificate(0.1, 1e-6))
     assert placement.shrinkage == 1.0
     assert abs(placement.log_normalizer.value) < 1e-9
@@ -223,7 +234,7 @@ def test_fresh_draws_do_not_blur_what_quasi_random_ones_know(monkeypatch: pytest
     """A first attempt that fails by bad luck leaves the shift as good as it was: its draws scatter far more."""
     calibrator, bounds = wave_calibrator(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
     shift = shift_of_a_second_attempt(calibrator, bounds, monkeypatch)
-    fresh = torch.cat([calibrator._new_block()[0] for _ in range(32)])
+    fresh = torch.cat([fresh_block(calibrator)[0] for _ in range(32)])
     error_of_fresh = float(clip_score(fresh, shift, bounds).exp().std()) / math.sqrt(len(fresh))
     assert abs(phi_by_quadrature(shift, bounds)) < error_of_fresh / 10
 
@@ -232,7 +243,7 @@ def test_fresh_draws_mend_what_quasi_random_ones_miss(monkeypatch: pytest.Monkey
     """Attack: quasi-random draws that agree with each other, but not with the base."""
     calibrator, bounds = wave_calibrator(prepare_base(dist.Normal(0.0, 1.0))), Bounds(-0.3, 0.7)
     calibrator._scores = calibrator._scores._replace(scores=calibrator._scores.scores.clamp(max=2.0))
-    _, before = calibrator._shift(calibrator._scores, bounds, Certificate(0.1, 1e-6))
+    _, before = calibrator._shift(calibrator._scores, bounds, Certificate(0.1, 1e-6), NO_BAR)
     assert abs(phi_by_quadrature(before, bounds)) > 0.005
     shift = shift_of_a_second_attempt(calibrator, bounds, monkeypatch)
     assert abs(phi_by_quadrature(shift, bounds)) < 0.001
@@ -242,8 +253,8 @@ def test_fresh_draws_mend_what_quasi_random_ones_miss(monkeypatch: pytest.Monkey
 def test_cells_are_equally_likely_and_draws_keep_their_law(num_dims: int, num_cells: int) -> None:
     base = prepare_base(normal(num_dims))
     calibrator = wave_calibrator(base)
-    assert calibrator._num_cells == num_cells
-    values, cells = calibrator._new_block()
+    assert calibrator._draws.num_cells == num_cells
+    values, cells = fresh_block(calibrator)
     for stride in {1, num_cells // 64}:  # neighbouring cells, and far ones
         counts = torch.bincount(cells.long() // stride % 64, minlength=64).double()
         possible = torch.bincount(torch.arange(num_cells) // stride % 64, minlength=64).double()
@@ -263,8 +274,8 @@ def test_cells_only_where_quasi_random_and_fresh_draws_have_them() -> None:
     """Else the control variate would have another mean on the fresh draws than on the quasi-random ones."""
     base = prepare_base(dist.TransformedDistribution(dist.Normal(0.0, 1.0), [Doubled(0.0, 2.0)]))
     calibrator = wave_calibrator(base)
-    quasi, fresh = calibrator._scores.cells.unique(), calibrator._new_block()[1].unique()
-    assert calibrator._num_cells == 1 or len(fresh) > 1000
+    quasi, fresh = calibrator._scores.cells.unique(), fresh_block(calibrator)[1].unique()
+    assert calibrator._draws.num_cells == 1 or len(fresh) > 1000
     assert (len(quasi) == 1) == (len(fresh) == 1)
     bounds, certificate = plan_calibration(base, 1.0, 1e-6, 0.3)
     assert calibrator.calibrate(bounds, certificate).shrinkage == 1.0
@@ -285,21 +296,12 @@ def test_fresh_draws_do_not_follow_the_seed() -> None:
     blocks = []
     for _ in range(2):
         torch.manual_seed(3)
-        blocks.append(wave_calibrator(base)._new_block()[0])
+        blocks.append(fresh_block(wave_calibrator(base))[0])
     assert not torch.equal(*blocks)
 
 
 def test_fresh_draws_leave_the_generator_alone() -> None:
     calibrator = wave_calibrator(prepare_base(BASES["gamma"]()))
     state = torch.get_rng_state()
-    calibrator._new_block()
+    fresh_block(calibrator)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("validate_args", [True, False])
-def test_a_new_certificate_keeps_the_checks_of_values_on_or_off(validate_args: bool) -> None:
-    base = prepare_base(dist.Categorical(torch.ones(5)))
-    q = wave_calibrator(base).density(*plan_calibration(base, 1.0, 0.0, 0.3))
-    q._validate_args = validate_args
-    assert q.certificate is not None
-    assert recertify(q, progress=False)._validate_args is validate_args

@@ -9,7 +9,7 @@ import torch
 from densities import BASES, make_density, normal
 from pyro.distributions import transforms
 
-from pyro_mbde.density.base import ClosedUniform, base_location_scale, inverse_draws, prepare_base, quasi_draws
+from pyro_mbde.density.base import ClosedUniform, base_location_scale, prepare_base
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode
 
@@ -67,28 +67,6 @@ def test_closed_uniform() -> None:
         closed.log_prob(torch.full((3,), 1.1))
     unchecked = ClosedUniform(0.0, 1.0, validate_args=False)
     assert unchecked.log_prob(torch.tensor([-0.1, 1.1])).tolist() == [-torch.inf, -torch.inf]
-
-
-@pytest.mark.parametrize("name", sorted(BASES))
-def test_quasi_draws_follow_the_base(name: str) -> None:
-    base = prepare_base(BASES[name]())
-    draws = quasi_draws(base, 4096).reshape(4096, -1).double()
-    assert bool(base.support.check(quasi_draws(base, 64)).all())
-    plain = base.sample((40_000,)).reshape(40_000, -1).double()
-    for level in (0.1, 0.5, 0.9):
-        quantile = torch.quantile(plain, level, dim=0)
-        at_most = (draws <= quantile).double().mean(0) - (plain <= quantile).double().mean(0)
-        assert bool(at_most.abs().max() < 0.04)
-
-
-def test_quasi_draws_fill_evenly() -> None:
-    """The average of a smooth function is far closer than by plain draws."""
-    averages = torch.stack([quasi_draws(normal(2), 1024).square().mean() for _ in range(20)])
-    assert float((averages - 1).square().mean().sqrt()) < 0.1 * (1 / 1024) ** 0.5
-
-
-def test_quasi_draws_are_scrambled_anew() -> None:
-    assert not torch.equal(quasi_draws(normal(2), 8), quasi_draws(normal(2), 8))
 
 
 def test_enumeration() -> None:
@@ -187,26 +165,6 @@ def test_rare_categories_keep_their_logits() -> None:
     logits = torch.tensor([0.0, -60.0], dtype=torch.float64)
     rare = torch.tensor([0.0, 1.0], dtype=torch.float64)
     assert float(prepare_base(dist.OneHotCategorical(logits=logits)).log_prob(rare)) == pytest.approx(-60.0)
-
-
-def test_subclasses_of_the_users_are_not_inverted() -> None:
-    class Shifted(dist.LogNormal):
-        """Draws otherwise than it inverts."""
-
-    assert inverse_draws(Shifted(0.0, 1.0), 4, lambda count, dims: torch.rand(count, dims).double()) is None
-
-
-@pytest.mark.parametrize(
-    "base", [dist.LogNormal(torch.zeros(2), torch.ones(2)).to_event(1), dist.Gumbel(torch.zeros(3), 1.0).to_event(1)]
-)
-def test_independent_transforms_are_inverted(base: dist.TorchDistribution) -> None:
-    draws = inverse_draws(base, 4096, lambda count, dims: torch.rand(count, dims).double())
-    assert draws is not None
-    assert draws.shape == (4096, *base.event_shape)
-    plain = base.sample((4096,))
-    for level in (0.1, 0.5, 0.9):
-        quantile = torch.quantile(plain, level, dim=0)
-        assert bool(((draws <= quantile).double().mean(0) - level).abs().max() < 0.05)
 
 
 @pytest.mark.parametrize("name", ["log-normal", "logit-normal", "transformed"])

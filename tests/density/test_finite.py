@@ -14,10 +14,11 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import DensityRatio, MollifiedExpFamily, private_draws
-from pyro_mbde.calibration.placement import Calibrator, plan_calibration
-from pyro_mbde.density.base import exact_points, prepare_base
+from pyro_mbde.calibration.placement import Calibrator
+from pyro_mbde.calibration.plan import plan_calibration
+from pyro_mbde.density.base import PreparedBase, prepare_base
+from pyro_mbde.density.base_draws import SystemSource, TorchSource, system_generator
 from pyro_mbde.density.finite import NUM_STEPS, FinitePoints, enumerate_points
-from pyro_mbde.density.randomness import SystemSource, TorchSource, system_generator
 from pyro_mbde.density.scoring import score_rows
 
 FINITE = {
@@ -30,13 +31,13 @@ FINITE = {
 
 def test_infinite_bases_have_no_points() -> None:
     for name in ("poisson", "normal-scalar", "bernoulli-3d", "zero-inflated-poisson"):
-        assert exact_points(prepare_base(BASES[name]())) is None
+        assert PreparedBase.of(prepare_base(BASES[name]())).finite is None
         assert enumerate_points(BASES[name]()) is None
 
 
 @pytest.mark.parametrize("name", FINITE)
 def test_counts_are_the_probabilities(name: str) -> None:
-    finite = exact_points(FINITE[name]())
+    finite = PreparedBase.of(FINITE[name]()).finite
     assert finite is not None
     assert int(finite.cumulative[-1]) == NUM_STEPS
     assert bool((finite.cumulative.diff() >= 0).all())
@@ -47,7 +48,7 @@ def test_counts_are_the_probabilities(name: str) -> None:
 
 def test_every_step_of_a_uniform_has_its_point() -> None:
     """The inverse at the edges of the steps, which are integers: no weight is off by one."""
-    finite = exact_points(FINITE["categorical"]())
+    finite = PreparedBase.of(FINITE["categorical"]()).finite
     assert finite is not None
     first, second, third, _ = finite.cumulative.tolist()
     edges = torch.tensor([0, first - 1, first, second - 1, second, third, NUM_STEPS - 1], dtype=torch.float64)
@@ -58,7 +59,7 @@ def test_every_step_of_a_uniform_has_its_point() -> None:
 @pytest.mark.parametrize("source", [TorchSource, SystemSource])
 def test_draws_follow_the_counts(name: str, source: type[TorchSource]) -> None:
     base = FINITE[name]()
-    finite = exact_points(base)
+    finite = PreparedBase.of(base).finite
     assert finite is not None
     with system_generator():
         draws = source(base).propose(40_000)
@@ -135,7 +136,7 @@ class Answers(nn.Module):
 def test_exact_certificates_hold_for_the_draws(num_trials: int) -> None:
     """Attack: scores that are large just where float32 misjudges a probability."""
     base = prepare_base(dist.Binomial(num_trials, torch.tensor(0.5)))
-    finite = exact_points(base)
+    finite = PreparedBase.of(base).finite
     assert finite is not None
     with_float32 = base.log_prob(finite.points).double()
     error = torch.where(finite.log_weights > -math.inf, finite.log_weights - with_float32, 0.0)
@@ -162,7 +163,7 @@ def test_an_exact_fit_needs_no_delta() -> None:
     q = DensityRatio(base, seed=0, progress=False).fit(torch.tensor([0, 0, 1, 3])).mollify(1.0)
     assert q.guarantee.delta == 0
     assert q.epsilon <= 1
-    finite = exact_points(q.base)
+    finite = PreparedBase.of(q.base).finite
     assert isinstance(finite, FinitePoints)
     assert abs(float(torch.logsumexp(q.tilt(finite.points) + finite.log_weights, 0))) < 1e-6
 

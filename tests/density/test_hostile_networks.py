@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
+from pyro_mbde.density.base_draws import SystemSource
 from pyro_mbde.density.bounds import (
     LOG_2,
     Certificate,
@@ -21,8 +22,8 @@ from pyro_mbde.density.bounds import (
     paper_natural_params,
     spending_natural_params,
 )
-from pyro_mbde.density.randomness import SystemSource
-from pyro_mbde.density.statistics import LINKS, ClippedRatio, bound_logits, log_2_below
+from pyro_mbde.density.clipped_ratio import ClippedRatio
+from pyro_mbde.density.statistics import LINKS, bound_logits, log_2_below
 
 EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]
 

@@ -15,8 +15,8 @@ from pyro.optim import Adam
 from torch.distributions import Distribution
 
 from pyro_mbde import MollifiedExpFamily
+from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.moments import NUM_DRAWS
-from pyro_mbde.density.randomness import draws_by_inversion
 
 WITHOUT_MEAN = {"transformed", "logit-normal", "categorical"}
 

@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import Bounds, MollifiedExpFamily
-from pyro_mbde.density.randomness import TorchSource
+from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.rejection import EnvelopeError, rejection_sample
 
 LINES = [

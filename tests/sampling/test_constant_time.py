@@ -16,8 +16,8 @@ from scipy import stats
 from torch import Tensor
 
 from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
+from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Certificate, a_priori_guarantee, calibrated_guarantee
-from pyro_mbde.density.randomness import TorchSource
 from pyro_mbde.density.rejection import EnvelopeError
 from pyro_mbde.sampling import plan
 from pyro_mbde.sampling.constant_time import constant_time_draws, constant_time_proposals

@@ -12,8 +12,8 @@ from pyro.distributions import transforms
 from torch import Tensor
 
 from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
-from pyro_mbde.calibration import certificate
 from pyro_mbde.calibration import placement as calibration
+from pyro_mbde.calibration import plan
 from pyro_mbde.density.bounds import spending_natural_params
 
 
@@ -37,7 +37,7 @@ def make_density(
 
 def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:
     """Multiplies all numbers of draws that certificates rest on; a sixteenth makes tolerances four times as wide."""
-    monkeypatch.setattr(certificate, "_DRAWS_PLANNED", int(scale * certificate._DRAWS_PLANNED))
+    monkeypatch.setattr(plan, "_DRAWS_PLANNED", int(scale * plan._DRAWS_PLANNED))
     for number in ("_FIRST_QUASI_DRAWS", "_MAX_QUASI_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
         monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
 

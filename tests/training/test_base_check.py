@@ -158,7 +158,7 @@ def test_standardised_by_itself(correction: int) -> None:
         warn_of_leaks(normal(2), rows, rows)
 
 
-def test_known_distributions_have_nobody_to_protect() -> None:
+def test_known_distributions_protect_no_rows() -> None:
     rows = ROWS
     base = LEAKING["its moments"](rows)
     with warnings.catch_warnings():

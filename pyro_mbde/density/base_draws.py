@@ -1,20 +1,21 @@
-"""Where draws take their randomness from: the operating system, or torch's generators; and draws of the base by it."""
+"""Draws of the base: by its inverse, its points or torch's sampler; random or quasi-random; by torch or the system."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._torch_state import forked_generators
-from pyro_mbde.density.base import PreparedBase, inverse_draws
+from pyro_mbde.density.base import PreparedBase
 
 #: Torch's Mersenne Twister keeps its 624 words of 32 bits as 64-bit integers behind a header of 24 bytes: the seed, how
 #: many words are left, a flag, and the index of the next word.
@@ -23,6 +24,92 @@ _WORDS = slice(24, 24 + 8 * _NUM_WORDS)
 #: Words between two fillings, on average: half of a state.
 _WORDS_PER_FILLING = _NUM_WORDS // 2
 
+_SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
+#: Packages whose distributions draw as they invert.
+_TRUSTED = ("torch", "pyro", "pyro_mbde")
+#: Continuous distributions of one variable with an inverse distribution function that is accurate in the tails.
+_INVERTIBLE = (
+    torch.distributions.Cauchy,
+    torch.distributions.Exponential,
+    torch.distributions.HalfCauchy,
+    torch.distributions.HalfNormal,
+    torch.distributions.Laplace,
+    torch.distributions.Normal,
+    torch.distributions.Uniform,
+)
+
+
+def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
+    """Returns quasi-random draws of the base, for averages: randomised Sobol points where it can be inverted.
+
+    Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
+    Where the base has no inverse distribution function these are plain draws.
+    """
+    return quasi_draws_with_points(base, num_draws)[0]
+
+
+def quasi_draws_with_points(base: Distribution, num_draws: int) -> tuple[Tensor, Tensor | None]:
+    """Returns :func:`quasi_draws` and the points of the unit cube that they were inverted from; None for plain ones."""
+    with torch.no_grad():
+        return inverse_draws(base, num_draws, _sobol_points) or (base.sample(torch.Size([num_draws])), None)
+
+
+def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
+    """Scrambled Sobol points, float64, shape ``(num_draws, num_dims)``; None if there are too many dimensions."""
+    if num_dims > _SobolEngine.MAXDIM:
+        return None
+    engine = _SobolEngine(num_dims, scramble=True, seed=int(torch.randint(2**31, ())))
+    points: Tensor = engine.draw(num_draws, dtype=torch.float64)
+    return points
+
+
+def inverse_draws(
+    base: Distribution, num_draws: int, cube_points: Callable[[int, int], Tensor | None]
+) -> tuple[Tensor, Tensor] | None:
+    """Pushes points of the unit cube through the inverse distribution function of ``base``.
+
+    Args:
+        base: distribution with empty batch shape.
+        num_draws: number of draws.
+        cube_points: returns float64 points of shape ``(num_draws, num_dims)``, or None for too many dimensions.
+
+    Returns:
+        Draws of shape ``(num_draws, *event_shape)`` and the points; None where the base has no inverse distribution
+        function.
+    """
+    if type(base).__module__.partition(".")[0] not in _TRUSTED:
+        return None  # a subclass of the user's may draw otherwise than it inverts
+    if isinstance(base, torch.distributions.TransformedDistribution):
+        inverted = inverse_draws(base.base_dist, num_draws, cube_points)
+        if inverted is None:
+            return None
+        draws, points = inverted
+        for transform in base.transforms:
+            draws = transform(draws)
+        return draws, points
+    if isinstance(base, torch.distributions.Independent):
+        return inverse_draws(base.base_dist, num_draws, cube_points)
+    shape = torch.Size([num_draws]) + base.batch_shape + base.event_shape
+    is_multivariate = isinstance(base, torch.distributions.MultivariateNormal) and not base.batch_shape
+    if not is_multivariate and not isinstance(base, _INVERTIBLE):
+        return None
+    uniforms = cube_points(num_draws, max(shape[1:].numel(), 1))
+    if uniforms is None:
+        return None
+    unannotated: Any = base
+    if is_multivariate:
+        standard_normal: Any = dist.Normal(unannotated.loc.new_zeros(()), 1.0, validate_args=False)
+        standard = standard_normal.icdf(_off_the_faces(uniforms, unannotated.loc))
+        return unannotated.loc + (unannotated.scale_tril @ standard.unsqueeze(-1)).squeeze(-1), uniforms
+    parameter: Tensor = getattr(base, next(iter(unannotated.arg_constraints)))
+    return unannotated.icdf(_off_the_faces(uniforms.reshape(shape), parameter)), uniforms
+
+
+def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
+    """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
+    edge = torch.finfo(like.dtype).eps / 2  # about the closest to a face that the dtype can represent
+    return points.clamp(edge, 1 - edge).to(like)
+
 
 class TorchSource:
     """Draws of the base and uniforms, from torch's global generators: reproducible, governed by ``pyro.set_rng_seed``.
@@ -30,9 +117,6 @@ class TorchSource:
     The law of base draws is the same for every source, since a certificate holds for the law that it was proved under:
     points of a finite base by their exact probabilities (:class:`~pyro_mbde.density.finite.FinitePoints`), the inverse
     distribution function in float64 where there is one, and torch's own sampler elsewhere.
-
-    Args:
-        base: the base distribution.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
@@ -61,16 +145,10 @@ class TorchSource:
             points = self._cube_points(num_proposals, 1)
             return self._finite.draw(points.squeeze(1)), points
         if self._wide_base is not None:
-            recorded: list[Tensor] = []
-
-            def record(num_draws: int, num_dims: int) -> Tensor:
-                recorded.append(self._cube_points(num_draws, num_dims))
-                return recorded[-1]
-
             with torch.no_grad():
-                draws = inverse_draws(self._wide_base, num_proposals, record)
-            if draws is not None:
-                return draws.to(self._example), recorded[-1]
+                inverted = inverse_draws(self._wide_base, num_proposals, self._cube_points)
+            if inverted is not None:
+                return inverted[0].to(self._example), inverted[1]
         return self._sample(num_proposals), None
 
     def _cube_points(self, num_draws: int, num_dims: int) -> Tensor:
@@ -89,9 +167,6 @@ class SystemSource(TorchSource):
     Torch's samplers, for bases without an inverse, use its Mersenne Twister. The system fills all of its 19,968 bits
     again before it has given half as many on average, or for every row where one row takes more: what a row gave away
     never determines another row.
-
-    Args:
-        base: the base distribution.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
@@ -130,9 +205,6 @@ class UnfilledSource(SystemSource):
     """As :class:`SystemSource`, but torch's generator is filled once: for draws that are never handed out.
 
     A certificate takes millions of draws of the base and shows none of them.
-
-    Args:
-        base: the base distribution.
     """
 
     def _sample(self, num_draws: int) -> Tensor:
@@ -140,11 +212,7 @@ class UnfilledSource(SystemSource):
 
 
 def draws_by_inversion(base: Distribution) -> bool:
-    """Returns whether draws of a base are functions of the system's bits alone, without torch's generator.
-
-    Args:
-        base: the base distribution.
-    """
+    """Returns whether draws of a base depend only on the system's bits, without torch's generator."""
     with system_generator():
         return SystemSource(base).propose_with_points(1)[1] is not None
 
@@ -155,9 +223,6 @@ def system_generator() -> Iterator[None]:
 
     Seeding would not do: of a seed, torch's CPU generator uses 32 bits, few enough to try them all against a released
     row. Here the whole state of 19,968 bits is filled. (A CUDA generator takes a key of 64 bits, and gets one.)
-
-    Raises:
-        RuntimeError: this version of PyTorch keeps the state of its generator in another form.
     """
     with forked_generators():
         _fill_generators()

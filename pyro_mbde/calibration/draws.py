@@ -1,0 +1,81 @@
+"""Draws of the base with their scores: quasi-random ones to place a score, fresh ones to certify it. Private."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from pyro_mbde._checks import argument_error
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.calibration.scores import SampledScores
+from pyro_mbde.density.base import PreparedBase, as_features
+from pyro_mbde.density.base_draws import UnfilledSource, quasi_draws_with_points, system_generator
+from pyro_mbde.density.normalizer import NUM_REPLICATES
+from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
+from pyro_mbde.density.tilt import Tilt
+
+#: Cells of the unit cube over which the certificate's control variate is constant, at most.
+_MAX_CELLS = 2**14
+
+
+class ScoredDraws:
+    """Makes draws of a base, their scores, and the cells of the unit cube that they were inverted from.
+
+    Raises:
+        ValueError: the score of a row depends on its place among other rows, whatever the weights.
+    """
+
+    def __init__(self, base: PreparedBase, tilt: Tilt) -> None:
+        self._base, self._dtype, self._tilt = base.distribution, base.dtype, tilt
+        rows = as_features(base.draws[:CHUNK_ROWS], self._base, self._dtype)
+        if depends_on_place(tilt.with_public_weights().score, rows):  # public: no weight that was fitted enters
+            remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
+            found = type(tilt.statistics).__name__
+            raise ValueError(argument_error("statistics", "sum a row in the same order at every place", found, remedy))
+        self._source = UnfilledSource(base)
+        # Quasi-random draws are made when they are needed, but always the same for a seeded fit.
+        self._seed = int(torch.randint(2**31, ()))
+        # The unit cube is cut in so many dimensions, into so many parts each. It is cut only if both quasi-random and
+        # fresh draws come with the points that they were inverted from: the control variate needs the same cells for
+        # both.
+        self._num_cut_dims, self._parts_per_dim = 0, 1
+        with seeded(0):
+            _, quasi = quasi_draws_with_points(self._base, 2)
+            _, fresh = self._source.propose_with_points(2)
+        if quasi is not None and fresh is not None:
+            self._num_cut_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
+            # 1e-9 is added so that rounding cannot turn a root of 128 into 127.
+            self._parts_per_dim = int(_MAX_CELLS ** (1 / self._num_cut_dims) + 1e-9)
+
+    @property
+    def num_cells(self) -> int:
+        """Number of cells; 1 where the cube is not cut."""
+        return int(self._parts_per_dim**self._num_cut_dims)
+
+    def quasi_random(self, num_held: int, size: int, bar: tqdm[Any]) -> SampledScores:
+        """Returns ``size`` quasi-random draws in each replicate, to follow ``num_held`` earlier ones."""
+        with seeded(self._seed + num_held):
+            replicates = [quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)]
+        return SampledScores.of_blocks([self._scored(draws, points, bar) for draws, points in replicates])
+
+    def fresh(self, num_draws: int, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
+        """Returns scores and cells of independent draws, made with the operating system's randomness."""
+        with system_generator():
+            draws, points = self._source.propose_with_points(num_draws)
+        return self._scored(draws, points, bar)
+
+    def scores(self, values: Tensor) -> Tensor:
+        """Returns the scores of values of the base, to the bits that rows are accepted by."""
+        return score_rows(lambda rows: self._tilt.score(as_features(rows, self._base, self._dtype)), values)
+
+    def _scored(self, draws: Tensor, points: Tensor | None, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
+        scores = self.scores(draws)
+        bar.update(len(draws))
+        if points is None:
+            return scores, torch.zeros(len(draws), dtype=torch.int32)
+        indices = (points[:, : self._num_cut_dims] * self._parts_per_dim).long().clamp(max=self._parts_per_dim - 1)
+        return scores, (indices * self._parts_per_dim ** torch.arange(self._num_cut_dims)).sum(1).int()
