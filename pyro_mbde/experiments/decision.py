@@ -56,9 +56,9 @@ def plot_decision(table: pd.DataFrame) -> Figure:
         f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
         "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Baselines: noise for g rows "
         "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN "
-        "(2,000 steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Baselines "
-        "hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown "
-        "lies above the frame.",
+        "(2,000 steps) and the flow: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. "
+        "Baselines hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not "
+        "shown lies above the frame.",
         75 * len(totals) + 35,
     )
     return figure

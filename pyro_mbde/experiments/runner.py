@@ -36,7 +36,7 @@ from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_res
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
 
 #: Packages that results depend on; the baselines' may be missing.
-_PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "mbi", "jax")
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "zuko", "mbi", "jax")
 #: Columns of every row, which no option or result may be called.
 _COLUMNS = (
     *("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds"),

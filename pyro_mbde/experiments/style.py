@@ -45,7 +45,7 @@ LOOKS = {
     "dpb": Look("DPB, one row protected", SKY, "--", "^"),
     "dpb-all": Look("DPB, all rows protected", PURPLE, "--", "v"),
     "dpgan": Look("DPGAN", GREEN, ":", "D"),
-    "flow": Look("RealNVP by DP-SGD", PURPLE, "-.", "v"),
+    "flow": Look("Spline flow by DP-SGD", PURPLE, "-.", "v"),
     "mst": Look("MST", YELLOW, "--", "P"),
     "unbounded": Look("unbounded logits, NOT private", PALE, ":", "*"),
 }

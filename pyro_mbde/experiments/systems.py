@@ -124,7 +124,7 @@ def _gan(table: Table, setting: Setting) -> Distribution:
 
 
 def _flow(table: Table, setting: Setting) -> Distribution:
-    """RealNVP flow trained by DP-SGD."""
+    """Neural spline flow trained by DP-SGD."""
     return DPFlow(**_over_base(table, setting), num_steps=20 if setting.quick else 500).fit(table.rows)
 
 

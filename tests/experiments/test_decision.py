@@ -92,7 +92,12 @@ class TestDecision:
         assert len(figure.axes) == len(totals)
         for axis, total in zip(figure.axes, totals, strict=True):
             lines = {str(line.get_label()): np.asarray(line.get_ydata(), float) for line in axis.get_lines()}
-            for system, label in {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP by DP-SGD", "mst": "MST"}.items():
+            for system, label in {
+                "dpb": "DPB",
+                "dpgan": "DPGAN",
+                "flow": "Spline flow by DP-SGD",
+                "mst": "MST",
+            }.items():
                 rows = table[(table["system"] == system) & (table["epsilon"] == total)]
                 medians = rows.groupby("group_size")["nll"].median()
                 sizes = [size for size in sweeps.GROUP_SIZES if size in medians]
@@ -108,7 +113,7 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
     """The row of each total budget, from the CSV beside the picture."""
     docs = Path(__file__).parents[2] / "docs"
     table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
-    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP", "mst": "MST"}
+    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "Flow", "mst": "MST"}
     for total in sweeps.TOTALS:
         baselines = table[table["system"].isin(sweeps.BASELINES) & (table["epsilon"] == total)]
         medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack()
