@@ -1,14 +1,18 @@
-"""Measurements. Ratios and medians of one run."""
+"""Measurements by command: ``pyro-mbde bench NAME``, or ``python -m pyro_mbde.experiments.bench NAME``."""
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 
 import click
 from tqdm import tqdm
 
 from pyro_mbde._torch_state import single_thread
+from pyro_mbde.cli import main as command
+from pyro_mbde.cli.forward import PrintingGroup
+from pyro_mbde.cli.shared import EXAMPLES
 from pyro_mbde.experiments.bench_certificate import attack, certificate
 from pyro_mbde.experiments.bench_chains import chains
 from pyro_mbde.experiments.bench_gain import A_PRIORI, gain, reach
@@ -17,7 +21,14 @@ from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE
 
 
-@click.group()
+@click.group(
+    cls=PrintingGroup,
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde bench gain
+  pyro-mbde bench fit --repeats 5
+""",
+)
 def main() -> None:
     """Measure the library on the paper's problems."""
 
@@ -69,8 +80,8 @@ def mollify(repeats: int, skew: float) -> None:
     click.echo(f"{medians}, ratio {statistics.median(ratios):.1f} (medians of {repeats})")
 
 
-for command in (gain, reach, certificate, attack, chains):
-    main.add_command(command)
+for measurement in (gain, reach, certificate, attack, chains):
+    main.add_command(measurement)
 
 if __name__ == "__main__":
-    main()
+    command(["bench", *sys.argv[1:]], prog_name="pyro-mbde")

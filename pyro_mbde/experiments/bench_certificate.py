@@ -16,6 +16,7 @@ from pyro_mbde._torch_state import single_thread
 from pyro_mbde.auditing.search import log_ratio_of, search, starting_points
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, plan_certificate
 from pyro_mbde.calibration.projection import project
+from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import EPSILONS
@@ -85,7 +86,7 @@ def rate_of_wrong_certificates(
     return wrong / trials
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--trials", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--delta", type=float, default=0.05, show_default=True)
 def certificate(trials: int, delta: float) -> None:
@@ -128,7 +129,7 @@ def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily) -> float
     return search(log_ratio, starting_points(q.base, q.support, []), q.support).epsilon
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--skew", type=float, default=0.3, show_default=True)
 def attack(skew: float) -> None:
     """The largest log-ratio between fits to hostile tables, found by search over x, in per cent of epsilon."""

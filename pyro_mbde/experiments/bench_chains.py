@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde._torch_state import single_thread
+from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
 from pyro_mbde.mcmc.run import run_mcmc
@@ -39,7 +40,7 @@ _LOCKSTEP = {4: (500, 4000), 64: (200, 2000), 1024: (200, 1000)}
 _PROBLEMS: dict[str, Callable[[], Problem]] = {"ring-tight, d = 2": ring_tight, "mixture, d = 10": mixture_10d}
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help="A twentieth of the steps: to see that it runs.")
 def chains(repeats: int, quick: bool) -> None:
