@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import BASELINES, GROUP_SIZES, NUM_DRAWS, draw_epsilon
+from pyro_mbde.experiments.style import ORANGE, PALE, add_caption, quick_note
+from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, draw_epsilon
+from pyro_mbde.experiments.systems import BASELINES, LOOKS
 from pyro_mbde.pictures import new_figure
 
 if TYPE_CHECKING:

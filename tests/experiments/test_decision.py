@@ -14,6 +14,7 @@ from fake_rows import fake_row, fake_table
 from pyro_mbde.experiments import sweeps
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.runner import Job
+from pyro_mbde.experiments.systems import BASELINES
 from pyro_mbde.privacy.accounting import compose, epsilon_per_draw
 from pyro_mbde.privacy.guarantee import Guarantee
 
@@ -115,7 +116,7 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
     table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
     titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "Flow", "mst": "MST"}
     for total in sweeps.TOTALS:
-        baselines = table[table["system"].isin(sweeps.BASELINES) & (table["epsilon"] == total)]
+        baselines = table[table["system"].isin(BASELINES) & (table["epsilon"] == total)]
         medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack()
         ours = [
             table[(table["system"] == "projection") & (table["epsilon"] == sweeps.draw_epsilon(total, k))][
