@@ -22,23 +22,12 @@ from pyro_mbde.experiments.problems import EPSILONS, ring
 from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.training.density_ratio import DensityRatio
 
-
-def _step(x: Tensor) -> Tensor:
-    """Two values: the tilt that scatters most."""
-    return 1e3 * (x - 0.3)
-
-
-def _slope(x: Tensor) -> Tensor:
-    """As of two normals."""
-    return 3 * x
-
-
-def _waves(x: Tensor) -> Tensor:
-    """Many modes."""
-    return 4 * (7 * x).sin() + x
-
-
-SCORES: dict[str, Callable[[Tensor], Tensor]] = {"step": _step, "slope": _slope, "waves": _waves}
+#: Two values, which scatter most; as of two normals; many modes.
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "step": lambda x: 1e3 * (x - 0.3),
+    "slope": lambda x: 3 * x,
+    "waves": lambda x: 4 * (7 * x).sin() + x,
+}
 #: Pairs of tables to attack fits with.
 _ATTACK_PAIRS = 6
 #: Draws in a certificate of the attack, and the tolerance that they are about right for, in widths of the tilt.
@@ -46,12 +35,7 @@ _ATTACK_DRAWS, _ATTACK_TOLERANCE = 8192, 0.02
 
 
 class KnownTilt(NamedTuple):
-    """A tilt on N(0, 1) whose log-normaliser is known by quadrature.
-
-    Attributes:
-        tilt: f.
-        bounds: what holds it.
-    """
+    """A tilt on N(0, 1) whose log-normaliser is known by quadrature, and the bounds that hold it."""
 
     tilt: Callable[[Tensor], Tensor]
     bounds: Bounds

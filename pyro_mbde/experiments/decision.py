@@ -68,9 +68,6 @@ def plot_decision(table: pd.DataFrame) -> Figure:
 def crossings(table: pd.DataFrame) -> pd.DataFrame:
     """Returns from which group size on ours is the better choice, for each total budget and number of draws.
 
-    Args:
-        table: rows of the decision sweep.
-
     Returns:
         Columns ``total``, ``draws``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that
         protects one row, and ``from_group``: the least size g such that at g and every larger one no baseline's median

@@ -27,10 +27,6 @@ class ResultsFile(contextlib.AbstractContextManager["ResultsFile"]):
     Args:
         path: where the file is; if it is not there it is made, with its folder, for its owner alone. A last line that
             was cut off is dropped.
-
-    Raises:
-        SweepError: another process, or another sweep of this one, writes to the file.
-        ValueError: a line is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -261,12 +261,7 @@ def _version(package: str) -> str | None:
 
 
 def run_job(function: Measure, job: Job) -> Row:
-    """Returns the row of a job: what ``function`` measures of it, or the error it raises.
-
-    Args:
-        function: as of :func:`run_sweep`.
-        job: seeds torch's generator, which is put back afterwards.
-    """
+    """Returns the row of a job: what ``function`` measures of it, or the error it raises."""
     row: Row = _describe(job) | {"error": None, "seconds": math.nan}
     with seeded(job.seed), single_thread():  # one at a time in a process
         start = time.perf_counter()

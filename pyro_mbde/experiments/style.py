@@ -45,11 +45,5 @@ def quick_note(table: pd.DataFrame) -> str:
 
 
 def add_caption(figure: Figure, text: str, width: int) -> None:
-    """Writes below a figure what is guaranteed in it, and whom that protects.
-
-    Args:
-        figure: of matplotlib, with a constrained layout.
-        text: the caption.
-        width: letters in a line.
-    """
+    """Writes below a figure what is guaranteed in it, and whom that protects."""
     figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=8, color=INK, x=0.01, ha="left")

@@ -176,13 +176,7 @@ LOOKS = {name: system.look for name, system in SYSTEMS.items() if system.look} |
 
 
 def fit(system: str, table: Table, setting: Setting) -> Distribution:
-    """Returns the density that a system fits to a table.
-
-    Args:
-        system: one of :data:`SYSTEMS`.
-        table: what it is fitted to.
-        setting: at what budget.
-    """
+    """Returns the density that a system fits to a table."""
     check_choice("system", system, tuple(SYSTEMS))
     with torch.inference_mode(False):
         return SYSTEMS[system].fit(table, setting)

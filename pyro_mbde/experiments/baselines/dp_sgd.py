@@ -55,9 +55,6 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
     Returns:
         The noise's deviation :math:`\sigma`, in units of the gradients' largest norm.
 
-    Raises:
-        ImportError: Opacus is not installed.
-
     References:
         Mironov, Talwar, Zhang. Rényi Differential Privacy of the Sampled Gaussian Mechanism. 2019. Section 3.3. Bun,
         Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds. 2016. Propositions
@@ -161,17 +158,7 @@ class PrivateTraining:
         return group_guarantee(self.epsilon, self.delta, self.group_size)
 
     def start(self, module: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> PrivateSteps:
-        """Returns the steps on a table, at the noise that the guarantee needs.
-
-        Args:
-            module: what is trained.
-            optimizer: of its parameters.
-            rows: the table, shape ``(n, d)``.
-
-        Raises:
-            ImportError: Opacus is not installed.
-            ValueError: epsilon is too small for noise that float32 holds.
-        """
+        """Returns the steps on a table, at the noise that the guarantee needs."""
         size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
@@ -204,9 +191,6 @@ class PrivateSteps:
         noise_multiplier: :math:`\sigma`, at least 0.
         sample_rate: r, probability of a row to be in a step, in (0, 1].
         max_grad_norm: C, above 0.
-
-    Raises:
-        ImportError: Opacus is not installed.
 
     References:
         Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. 2016.
@@ -281,14 +265,7 @@ class PrivateSteps:
         return copy.deepcopy(self._module).requires_grad_(False).eval()
 
     def epsilon_spent(self, delta: float) -> float:
-        """Returns what Opacus's accountant says of one row after the steps taken, in nats; inf without noise.
-
-        Args:
-            delta: of one row, in (0, 1).
-
-        Raises:
-            ValueError: it is out of its range.
-        """
+        """Returns what Opacus's accountant says of one row after the steps taken, in nats; inf without noise."""
         delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         if self.noise_multiplier == 0:
             return math.inf

@@ -168,9 +168,6 @@ class GeneratorDensity(FittedDensity):
         guarantee: of the generator.
         num_density_draws: m, at least 2.
 
-    Raises:
-        ValueError: ``num_density_draws`` is below 2, or the generator's draws are not finite.
-
     References:
         Goodfellow, Pouget-Abadie, Mirza, Xu, Warde-Farley, Ozair, Courville, Bengio. Generative Adversarial Nets. 2014.
         Section 5. Scott. Multivariate Density Estimation. 1992. Section 6.3.
