@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pyro.distributions as dist
@@ -14,8 +16,10 @@ from pyro_mbde.experiments.baselines.flow import DPFlow, FlowDensity, SplineFlow
 from pyro_mbde.experiments.problems import ring
 from pyro_mbde.metrics import negative_log_likelihood, quadrature_grid
 
+# Not imported here: that would turn off torch's validation.
+if not find_spec("zuko"):
+    pytest.skip("zuko is not installed", allow_module_level=True)
 pytest.importorskip("opacus")
-pytest.importorskip("zuko")
 
 
 def quick(base: Any, data: Any, epsilon: float = math.inf, **options: Any) -> FlowDensity:
@@ -164,3 +168,17 @@ def test_learns_the_ring(epsilon: float, most: float) -> None:
     problem = ring()
     density = DPFlow(problem.base, epsilon, seed=0, progress=False).fit(problem.target.sample((10_000,)))
     assert negative_log_likelihood(problem.target, density, problem.box).value < most
+
+
+def test_zuko_leaves_torchs_validation_as_it_is() -> None:
+    """Its import turns it off for all distributions."""
+    SplineFlow(2, 1, (4,))
+    with pytest.raises(ValueError, match="scale"):
+        torch.distributions.Normal(0.0, -1.0)
+
+
+def test_missing_zuko(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "zuko"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=r"needs zuko: install it with `pip install 'pyro_mbde\[baselines\]'`"):
+        quick(normal(2), torch.randn(100, 2))
