@@ -86,11 +86,10 @@ def check_section(command: click.Command, content: Mapping[str, Any], place: str
         content: the table.
         place: what to call it in errors; empty for the whole file.
     """
+    command = getattr(command, "loaded", command)
     subcommands = getattr(command, "commands", None)
     if subcommands is not None:
         return _check_group(subcommands, content, place)
-    if getattr(command, "forwards", False):  # checked when it runs, by the command that it is for
-        return {"as_json" if key == "json" else key: value for key, value in content.items()}
     parameters = {_key(parameter): parameter for parameter in command.params if parameter.name not in _UNNAMEABLE}
     checked = {}
     for key, value in content.items():
