@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pyro_mbde.tables.schema import Schema
     from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
     from pyro_mbde.training.fallback import FitWarning
-    from pyro_mbde.training.mbde import MBDE, RoundRecord
+    from pyro_mbde.training.mbde import MBDE
+    from pyro_mbde.training.rounds import RoundRecord
     from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -129,7 +130,8 @@ _MODULES = {
     "tables.schema": "Schema",
     "training.density_ratio": "DensityRatio LogRatio",
     "training.fallback": "FitWarning",
-    "training.mbde": "MBDE RoundRecord",
+    "training.mbde": "MBDE",
+    "training.rounds": "RoundRecord",
     "training.weak_learner": "WeakLearner",
 }
 _SOURCES = {name: module for module, names in _MODULES.items() for name in names.split()}

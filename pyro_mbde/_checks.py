@@ -19,6 +19,11 @@ def shown(number: float) -> str:
     return f"{number:.6g}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, as in ``1 row`` and ``2,000 rows``."""
+    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
 def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
     """Returns ``value`` as a float, or raises if it is not a real number or ``holds`` is false for it (as for NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

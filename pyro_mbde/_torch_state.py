@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-# One thread at a time may change torch's generators and thread counts and put them back. Of two, each would put back
-# what the other had set, and private draws would go on from a state that anybody can guess.
+# One thread at a time may change torch's generators and thread counts and put them back. If two did, each would put
+# back what the other had set, and private draws would continue from a state that can be guessed.
 _global_state = threading.RLock()
 
 
@@ -27,7 +27,7 @@ if hasattr(os, "register_at_fork"):  # where processes can be forked
 
 @contextmanager
 def forked_generators() -> Iterator[None]:
-    """Runs the block on copies of torch's generators, no other thread of this library's beside it."""
+    """Runs the block on copies of torch's generators, while no other thread of this library changes them."""
     with _global_state, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
 

@@ -69,12 +69,6 @@ def best_reachable(
             ``None`` for draws, quasi-random ones of Q0 and plain ones of P.
         num_draws: draws of each, where there is no box.
 
-    Returns:
-        Gain, negative log-likelihood and their standard errors.
-
-    Raises:
-        ValueError: an argument is out of its range, or there is a box and the event has more than two dimensions.
-
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, whose limit
         epsilon/2 no density of its set exceeds.
@@ -137,12 +131,14 @@ def _by_draws(
     size = check_count("num_draws", num_draws, minimum=2 * NUM_REPLICATES) // NUM_REPLICATES
     at_base = torch.cat([quasi_draws(base, size) for _ in range(NUM_REPLICATES)])
     at_target = target.sample(torch.Size([num_draws]))
-    ratios = [target.log_prob(points).double() - base.log_prob(points).double() for points in (at_base, at_target)]
+    log_q0 = [base.log_prob(points).double() for points in (at_base, at_target)]
+    log_p = [target.log_prob(points).double() for points in (at_base, at_target)]
+    ratios = [of_target - of_base for of_target, of_base in zip(log_p, log_q0, strict=True)]
     tilt_of, bounds = _place(target, ratios[0], torch.zeros(len(at_base)), epsilon, skew, guarantee)
     tilts = [tilt_of(ratio) for ratio in ratios]
     phi = replicated_log_normalizer(tilts[0].reshape(NUM_REPLICATES, size), bounds)
     gain = float(tilts[1].mean()) - phi.value
-    log_q = base.log_prob(at_target).double() + tilts[1]
+    log_q = log_q0[1] + tilts[1]
     errors = [
         math.hypot(float(values.std()) / math.sqrt(num_draws), phi.standard_error) for values in (tilts[1], log_q)
     ]

@@ -34,18 +34,12 @@ class Estimate(NamedTuple):
 
 
 def quadrature_grid(box: Box, event_shape: torch.Size, points_per_dim: int | None = None) -> tuple[Tensor, float]:
-    """Returns the midpoints of a regular grid on a cube, and the volume of a cell.
+    """Returns the midpoints of a regular grid on a cube, shape ``(n, *event_shape)``, and the volume of a cell.
 
     Args:
         box: lower and upper edge of the cube.
         event_shape: (), (1,) or (2,).
         points_per_dim: grid points per dimension; defaults to 20,000 in 1-D and 500 in 2-D.
-
-    Returns:
-        Points of shape ``(n, *event_shape)``, and the cell's volume.
-
-    Raises:
-        ValueError: the event has more than two dimensions, too many for a grid.
 
     Example:
         >>> quadrature_grid((0.0, 1.0), torch.Size([]), points_per_dim=2)
@@ -85,14 +79,12 @@ def kl_gain(
         target: P.
         base: Q0.
         density: Q.
-        box: lower and upper edge of a cube that holds almost all of P, for quadrature; ``None`` for Monte Carlo.
+        box: lower and upper edge of a cube that holds almost all of P, for quadrature in one or two dimensions;
+            ``None`` for Monte Carlo.
         num_draws: draws of P, where there is no box.
 
     Returns:
         The gain in nats.
-
-    Raises:
-        ValueError: there is a box and the event has more than two dimensions.
 
     Example:
         >>> target, base = (torch.distributions.Normal(torch.tensor(mean), torch.tensor(1.0)) for mean in (1.0, 0.0))
@@ -107,11 +99,7 @@ def negative_log_likelihood(
 ) -> Estimate:
     r"""Returns :math:`-\mathbb{E}_P[\log q]` in nats, by quadrature over a box or on draws of P.
 
-    Args:
-        target: P.
-        density: Q.
-        box: as for :func:`kl_gain`.
-        num_draws: as for :func:`kl_gain`.
+    Arguments are those of :func:`kl_gain`.
 
     Example:
         >>> normal = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
@@ -126,11 +114,7 @@ def kl_divergence(
 ) -> Estimate:
     r"""Returns :math:`\mathrm{KL}(P, Q) = \mathbb{E}_P[\log p - \log q]` in nats, by quadrature or on draws of P.
 
-    Args:
-        target: P.
-        density: Q.
-        box: as for :func:`kl_gain`.
-        num_draws: as for :func:`kl_gain`.
+    Arguments are those of :func:`kl_gain`.
 
     Example:
         >>> target, base = (torch.distributions.Normal(torch.tensor(mean), torch.tensor(1.0)) for mean in (1.0, 0.0))
@@ -145,11 +129,7 @@ def total_variation(
 ) -> Estimate:
     r"""Returns the total-variation distance :math:`\mathbb{E}_P[(1 - q/p)_+]`, in [0, 1].
 
-    Args:
-        target: P.
-        density: Q.
-        box: as for :func:`kl_gain`.
-        num_draws: as for :func:`kl_gain`.
+    Arguments are those of :func:`kl_gain`.
 
     Example:
         >>> uniform = torch.distributions.Uniform(torch.tensor(0.0), torch.tensor(1.0), validate_args=False)

@@ -8,71 +8,17 @@ from collections.abc import Iterable, Sequence
 
 #: What looks like a letter or a sign, letter case apart. The pairs of Latin, Greek and Cyrillic letters and of signs
 #: are those of Unicode's confusables.txt (Unicode Technical Standard 39); with kappas beside k, and small capitals.
-_SHAPES = {
-    "'": "’‘‛ʼʻʹ′‵ꞌ",
-    "*": "∗",
-    "-": "‐‒–—―−⁃˗",
-    "/": "∕⁄",
-    ":": "∶",
-    "~": "∼",
-    "2": "Ƨ",
-    "3": "ƷȜЗӠ",
-    "5": "Ƽ",
-    "6": "б",
-    "8": "Ȣȣ",
-    "A": "ΑА",
-    "B": "ΒВ",
-    "C": "С",
-    "E": "ΕЕ",
-    "F": "Ϝ",
-    "G": "Ԍ",
-    "H": "ΗН",
-    "J": "ͿЈ",
-    "K": "ΚК",
-    "M": "ΜϺМ",
-    "N": "Ν",
-    "O": "ΟО",
-    "P": "ΡР",
-    "R": "Ʀ",
-    "S": "Ѕ",
-    "T": "ΤТ",
-    "V": "Ѵ",
-    "W": "Ԝ",
-    "X": "ΧХ",
-    "Y": "ΥУҮ",
-    "Z": "Ζ",
-    "a": "ɑαаᴀ",
-    "b": "ƄЬʙ",
-    "c": "сᴄ",
-    "d": "ԁᴅ",
-    "e": "еҽᴇ",
-    "f": "ẝꜰ",
-    "g": "ɡƍᶃɢ",
-    "h": "һʜ",
-    "i": "ıɩɪιіӏ",
-    "j": "ϳјᴊ",
-    "k": "κкĸᴋ",
-    "l": "1I|ƖǀΙІӀʟ",
-    "m": "ᴍ",
-    "n": "ɴ",
-    "o": "0οσоᴏᴑ",
-    "p": "ρрᴘᴩ",
-    "q": "ԛꞯ",
-    "r": "гᴦʀ",
-    "s": "ƽѕꜱ",
-    "t": "ᴛ",
-    "u": "ʋυᴜ",
-    "v": "νѵᴠ",
-    "w": "ɯѡԝᴡ",
-    "x": "х×",
-    "y": "ɣʏγуүᶌỿ",
-    "z": "ᴢ",
-    "Γ": "Г",
-    "Λ": "Л",
-    "Π": "П",
-    "π": "п",
-    "Φ": "Ф",
-    "φ": "ф",
+#: Each group is a letter or sign, and then what looks like it.
+_SHAPES: dict[str, str] = {
+    signs[0]: signs[1:]
+    for signs in """
+    '’‘‛ʼʻʹ′‵ꞌ *∗ -‐‒–—―−⁃˗ /∕⁄ :∶ ~∼
+    2Ƨ 3ƷȜЗӠ 5Ƽ 6б 8Ȣȣ
+    AΑА BΒВ CС EΕЕ FϜ GԌ HΗН JͿЈ KΚК MΜϺМ NΝ OΟО PΡР RƦ SЅ TΤТ VѴ WԜ XΧХ YΥУҮ ZΖ
+    aɑαаᴀ bƄЬʙ cсᴄ dԁᴅ eеҽᴇ fẝꜰ gɡƍᶃɢ hһʜ iıɩɪιіӏ jϳјᴊ kκкĸᴋ l1I|ƖǀΙІӀʟ mᴍ nɴ o0οσоᴏᴑ pρрᴘᴩ qԛꞯ rгᴦʀ
+    sƽѕꜱ tᴛ uʋυᴜ vνѵᴠ wɯѡԝᴡ xх× yɣʏγуүᶌỿ zᴢ
+    ΓГ ΛЛ ΠП πп ΦФ φф
+    """.split()
 }
 _SHAPE_OF = str.maketrans({sign: shape for shape, signs in _SHAPES.items() for sign in signs})
 #: Twice the characters that match over the characters of both names, at least: 0.8 allows one in five to be wrong.
@@ -88,9 +34,6 @@ _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800
 def normal_name(name: str) -> str:
     r"""Returns a name in Unicode's form NFKC: an é of one character and of two become one, full-width letters plain.
 
-    Args:
-        name: any text.
-
     Example:
         >>> normal_name("cafe\u0301") == "caf\xe9", normal_name("２０２６")
         (True, '2026')
@@ -103,10 +46,6 @@ def look_alike(one: str, other: str) -> bool:
 
     Compared are single characters, small capitals among them, and ``rn`` with ``m`` and ``vv`` with ``w``.
 
-    Args:
-        one: a name.
-        other: another.
-
     Example:
         >>> look_alike("clinic-2026", "Clinic\u20102026"), look_alike("ward-1", "ward-2")
         (True, False)
@@ -115,12 +54,7 @@ def look_alike(one: str, other: str) -> bool:
 
 
 def find_look_alike(name: str, others: Iterable[str]) -> str | None:
-    """Returns the first of other names that looks like a name, or None.
-
-    Args:
-        name: which is looked for.
-        others: where.
-    """
+    """Returns the first of other names that looks like a name, or None."""
     return next((other for other in others if look_alike(name, other)), None)
 
 
@@ -128,10 +62,6 @@ def is_similar(name: str, others: Iterable[str]) -> bool:
     """Returns whether one of other names is a name, or differs from it by no more than a typing error would make it.
 
     Letter case and blanks at the ends make no difference. Four in five of the characters of both must match, in order.
-
-    Args:
-        name: which is looked for.
-        others: where.
 
     Example:
         >>> is_similar("visits", ["Alice", " Vists"]), is_similar("age", ["Alice", "Agnes"])
@@ -142,14 +72,11 @@ def is_similar(name: str, others: Iterable[str]) -> bool:
 
 
 def check_distinct(subject: str, names: Sequence[str]) -> None:
-    """Raises where people cannot tell two names apart.
+    """Raises where people cannot tell two names apart; the error shows their characters.
 
     Args:
         subject: what the error calls the names.
         names: all of them.
-
-    Raises:
-        ValueError: two look alike; the error shows their characters.
     """
     seen: dict[tuple[int, str], str] = {}
     for name in names:
@@ -162,12 +89,7 @@ def check_distinct(subject: str, names: Sequence[str]) -> None:
 
 
 def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, str]:
-    """Returns which labels are wanted names in another form of Unicode, by label.
-
-    Args:
-        wanted: names that are looked for.
-        there: labels among which they should be.
-    """
+    """Returns which labels are wanted names in another form of Unicode, by label."""
     labels = list(there)
     found: dict[object, str] = {}
     for name in wanted:
@@ -178,12 +100,7 @@ def same_names(wanted: Sequence[str], there: Iterable[object]) -> dict[object, s
 
 
 def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
-    """Returns what to say of names that are missing where others look like them; nothing where none does.
-
-    Args:
-        missing: names that were not found.
-        there: labels among which they should be.
-    """
+    """Returns what to say of names that are missing where others look like them; nothing where none does."""
     labels = [label for label in there if isinstance(label, str)]
     pairs = [(name, find_look_alike(name, labels)) for name in missing]
     return "".join(

@@ -1,4 +1,4 @@
-"""Figures that need no display, and pictures for the owner of a table alone."""
+"""Figures that need no display, and pictures that only the owner of a table may see."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ PICTURE_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Returns an empty figure without a window: no backend is chosen or needed.
-
-    Args:
-        width: in inches.
-        height: in inches.
-    """
+    """Returns an empty figure of a size in inches, without a window: no backend is chosen or needed."""
     import_matplotlib()
     from matplotlib.figure import Figure
 
@@ -32,12 +27,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def check_picture_path(path: str | os.PathLike[str]) -> Path:
-    """Returns where a picture goes, or raises before any work is done for it.
-
-    Raises:
-        TypeError: it is not a path.
-        ValueError: it ends in none of :data:`PICTURE_ENDINGS`.
-    """
+    """Returns where a picture goes, or raises before any work is done for it."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(argument_error("path", "be a path", path))
     if Path(path).suffix not in PICTURE_ENDINGS:
@@ -55,10 +45,6 @@ def write_picture(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 15
         path: where it goes, by its ending a PNG, PDF or SVG; an existing file is replaced once all is written.
         dpi: dots an inch.
         stacklevel: of the warning.
-
-    Raises:
-        TypeError: ``path`` is not a path.
-        ValueError: it has another ending.
     """
     target = check_picture_path(path)
     warn_beside_card(target, "A picture", stacklevel=stacklevel + 1)

@@ -23,11 +23,7 @@ class PrivacyLeakWarning(UserWarning):
 
 
 def holds_release_card(folder: str | os.PathLike[str]) -> bool:
-    """Returns whether a folder holds the card of a release, and so is one to be handed out.
-
-    Args:
-        folder: the folder.
-    """
+    """Returns whether a folder holds the card of a release, and so is one to be handed out."""
     path = Path(folder)
     return path.is_dir() and any(entry.name.endswith(CARD_SUFFIXES) for entry in path.iterdir())
 

@@ -164,14 +164,7 @@ def _is_original(value: Any, name: str) -> bool:
 
 
 def write_file(path: str | os.PathLike[str], kind: str, version: int, content: dict[str, Any]) -> None:
-    """Writes a plain dict of tensors, numbers and lists, tagged with what it describes; tensors go to the CPU.
-
-    Args:
-        path: where to; replaced only once all is written.
-        kind: name of the class that the content describes.
-        version: version of the layout of the content.
-        content: what ``torch.load(weights_only=True)`` accepts.
-    """
+    """Writes a plain dict of tensors, numbers and lists, tagged with what it describes; tensors go to the CPU."""
     tagged = {"format": f"pyro_mbde.{kind}", "version": version, **content}
     tagged = map_tensors(lambda tensor: tensor.detach().cpu().clone(), tagged)
     write_atomically(lambda file: torch.save(tagged, file), path)
@@ -179,11 +172,6 @@ def write_file(path: str | os.PathLike[str], kind: str, version: int, content: d
 
 def read_file(path: str | os.PathLike[str], kind: str, versions: tuple[int, ...]) -> dict[str, Any]:
     """Reads what :func:`write_file` wrote, onto the CPU; runs no code from the file.
-
-    Args:
-        path: the file.
-        kind: name of the class that it must describe.
-        versions: of the layout, that can be read.
 
     Raises:
         OSError: the file cannot be read.
@@ -209,12 +197,6 @@ def canonical_digest(content: dict[str, Any]) -> str:
 
     The same on every machine, device and version of PyTorch: keys are sorted, numbers and tensors taken in
     little-endian bytes, and everything is preceded by its kind and length, so that no two contents give the same bytes.
-
-    Args:
-        content: what :func:`write_file` takes.
-
-    Raises:
-        TypeError: it holds something else.
 
     Example:
         >>> canonical_digest({"a": 1.0, "b": [1, None]})[:16]

@@ -1,4 +1,7 @@
-"""The paper's results as functions."""
+"""The paper's results as functions.
+
+Theorems are those of Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,22 @@ from pyro_mbde.density.bounds import LOG_2, check_skew, paper_natural_params
 
 
 def boosting_regime(gamma_q: float) -> str:
-    """Returns ``high`` where gamma_Q, taken against log 2, is at least 1/3, else ``low``.
-
-    References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 5.
-    """
+    """Returns ``high`` where gamma_Q, taken against log 2, is at least 1/3, else ``low`` (Theorem 5)."""
     return "high" if gamma_q >= 1 / 3 else "low"
 
 
 def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = LOG_2) -> float:
     r"""Returns the drop in KL(P, Q) that one boosting round is guaranteed to make.
 
-    With :math:`\gamma_P = E_P[c]/c^*` and :math:`\gamma_Q = E_{Q_{t-1}}[-c]/c^*`, the drop is
-    :math:`\theta E_P[c] - \log E_{Q_{t-1}} e^{\theta c}`. Two bounds on the last term hold:
+    With :math:`\gamma_P = E_P[c]/c^*` and :math:`\gamma_Q = E_{Q_{t-1}}[-c]/c^*`, the drop is at least
 
     high boosting regime (:math:`\gamma_Q \ge 1/3` against log 2, and :math:`\theta \le 1`)
-        :math:`\theta\,(c^* \gamma_P + \log\frac{4}{5 - 3\gamma_Q})`, by convexity of exp on [-log 2, log 2] and
-        Jensen's inequality; in the logarithm :math:`\gamma_Q` is taken against log 2.
-    low boosting regime
-        :math:`\theta\, c^* (\gamma_P + \gamma_Q - c^* \theta / 2)`, by Hoeffding's lemma. The paper's statement
-        drops the factor :math:`c^*` that its proof has; this is the proof's bound. It holds for every theta above 0 and
-        is used for theta above 1 as well.
+        :math:`\theta\,(c^* \gamma_P + \log\frac{4}{5 - 3\gamma_Q})`, where :math:`\gamma_Q` is taken against log 2;
+    low boosting regime, and every :math:`\theta > 1`
+        :math:`\theta\, c^* (\gamma_P + \gamma_Q - c^* \theta / 2)`. The paper's statement drops the factor
+        :math:`c^*` that its proof has.
+
+    Proof: docs/proofs.md, *The drop of one round*.
 
     Args:
         theta: natural parameter of the round, at least 0.
@@ -44,15 +42,15 @@ def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = L
         The guaranteed drop in nats; negative where the classifier promises none.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 5 and its proof.
+        Husain, Cranko, Nock. 2018. Theorem 5 and its proof.
 
     Example:
         >>> round(kl_drop_bound(theta=0.25, gamma_p=0.5, gamma_q=0.6), 4)
         0.1424
     """
     check_number("theta", theta, "be at least 0", lambda value: value >= 0)
-    check_number("gamma_p", gamma_p, "be in [-1, 1]", lambda value: -1 <= value <= 1)
-    check_number("gamma_q", gamma_q, "be in [-1, 1]", lambda value: -1 <= value <= 1)
+    for name, gamma in (("gamma_p", gamma_p), ("gamma_q", gamma_q)):
+        check_number(name, gamma, "be in [-1, 1]", lambda value: -1 <= value <= 1)
     check_number("c_max", c_max, "be in (0, log 2]", lambda value: 0 < value <= LOG_2)
     gamma_q_against_log_2 = gamma_q * c_max / LOG_2
     if boosting_regime(gamma_q_against_log_2) == "high" and theta <= 1:
@@ -61,13 +59,7 @@ def kl_drop_bound(theta: float, gamma_p: float, gamma_q: float, c_max: float = L
 
 
 class Interval(NamedTuple):
-    """An estimate with a confidence interval.
-
-    Attributes:
-        estimate: from the sample.
-        low: lower end.
-        high: upper end.
-    """
+    """An estimate and the ends of its confidence interval."""
 
     estimate: float
     low: float
@@ -99,12 +91,11 @@ def weak_learning_constants(
         gamma_P and gamma_Q.
 
     Raises:
-        ValueError: a value is outside the bound, a sample has fewer than two values, or an argument is out of its
-            range.
+        ValueError: a value is outside the bound, or a sample has fewer than two values.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definition 1. Maurer,
-        Pontil. Empirical Bernstein Bounds and Sample Variance Penalization. 2009. Theorem 4.
+        Husain, Cranko, Nock. 2018. Definition 1. Maurer, Pontil. Empirical Bernstein Bounds and Sample Variance
+        Penalization. 2009. Theorem 4.
 
     Example:
         >>> import torch
@@ -130,7 +121,7 @@ def weak_learning_constants(
 
 
 def gain_limit(epsilon: float, skew: float = 0.5) -> float:
-    r"""Returns the most that any density of the set can be nearer to any target than the base is.
+    r"""Returns, in nats, the most that any density of the set can be nearer to any target than the base is.
 
     Where :math:`\log q/q_0 \le (1 - \text{skew})\,\epsilon` everywhere,
 
@@ -144,11 +135,8 @@ def gain_limit(epsilon: float, skew: float = 0.5) -> float:
         epsilon: privacy parameter of one draw, in nats; above 0.
         skew: where the interval lies, in (0, 1).
 
-    Returns:
-        The limit in nats.
-
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, upper bound.
+        Husain, Cranko, Nock. 2018. Theorem 6, upper bound.
 
     Example:
         >>> gain_limit(1.0), gain_limit(1.0, skew=0.25)
@@ -158,16 +146,15 @@ def gain_limit(epsilon: float, skew: float = 0.5) -> float:
 
 
 def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: float) -> float:
-    r"""Returns what the paper's algorithm gains at least if it stays in the high-boosting regime.
+    r"""Returns, in nats, what the paper's algorithm gains at least if it stays in the high-boosting regime.
 
     .. math::
         \Delta(Q_T) \ge \frac{\epsilon}{4}\,\bigl(1 - \theta_T\bigr)
         \Bigl(\gamma_P + \frac{\Gamma(\gamma_Q)}{\log 2}\Bigr), \qquad \Gamma(z) = \log\frac{4}{5 - 3z},
 
-    the sum over all rounds of Theorem 5's high-boosting drop with :math:`c^*_t = \log 2`, by
-    :math:`\sum_t \theta_t = \frac{\epsilon}{4 \log 2} (1 - \theta_T)` for the paper's schedule. The paper's statement
-    has :math:`\gamma_Q` for :math:`\Gamma(\gamma_Q)/\log 2`, by :math:`\Gamma(z) \ge z \log 2`, which is false below 1.
-    As :math:`\Gamma(1) = \log 2` it still tends to epsilon/2.
+    which tends to epsilon/2 as the constants tend to 1. The paper's statement has :math:`\gamma_Q` for
+    :math:`\Gamma(\gamma_Q)/\log 2`, by :math:`\Gamma(z) \ge z \log 2`, which is false below 1. Proof: docs/proofs.md,
+    *The gain of boosting*.
 
     Args:
         epsilon: privacy parameter of one draw, in nats; above 0.
@@ -175,12 +162,8 @@ def boosted_gain_bound(epsilon: float, num_rounds: int, gamma_p: float, gamma_q:
         gamma_p: weak-learning constant against P in every round, in [-1, 1], taken against log 2.
         gamma_q: against Q, in [1/3, 1], taken against log 2.
 
-    Returns:
-        The bound in nats.
-
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6, lower bound, as
-        its proof allows.
+        Husain, Cranko, Nock. 2018. Theorem 6, lower bound, as its proof allows.
 
     Example:
         >>> round(boosted_gain_bound(1.0, num_rounds=3, gamma_p=1.0, gamma_q=1.0), 3)
@@ -198,20 +181,22 @@ def _average_edge(gamma_p: float, gamma_q: float) -> float:
 
 
 def _check_finite_epsilon(epsilon: float) -> float:
-    """Returns ``epsilon``, or raises if it is not in (0, inf)."""
     return check_number("epsilon", epsilon, "be finite and above 0", lambda value: 0 < value < math.inf)
 
 
+def _check_probability(name: str, value: float) -> float:
+    return check_number(name, value, "be in [0, 1]", lambda number: 0 <= number <= 1)
+
+
 def mode_mass_bound(mass: float, kl_in_mode: float, gain: float, epsilon: float, skew: float = 0.5) -> float:
-    r"""Returns how much of a region the fitted density holds at least, whatever it was fitted by.
+    r"""Returns how much of a region the fitted density holds at least; negative where nothing follows.
 
     .. math::
         m(B, Q) \ge (1 + hi)\, m(B, P) - hi - \mathrm{KL}(P, Q_0; B) + \Delta(Q), \qquad
         hi = (1 - \text{skew})\,\epsilon,
 
-    where :math:`m(B, \cdot)` is the mass of B and :math:`\mathrm{KL}(P, Q_0; B) = \int_B \log(p/q_0)\, dP`. It follows
-    from :math:`m(B, P) - m(B, Q) \le \mathrm{KL}(P, Q; B)` (as :math:`1 - x \le -\log x`) and from
-    :math:`\log q/q_0 \le hi` outside B. Skew 1/2 is the paper's set.
+    where :math:`m(B, \cdot)` is the mass of B and :math:`\mathrm{KL}(P, Q_0; B) = \int_B \log(p/q_0)\, dP`. Skew 1/2 is
+    the paper's set. Proof: docs/proofs.md, *The mass of a mode*.
 
     Args:
         mass: m(B, P), in [0, 1].
@@ -220,32 +205,27 @@ def mode_mass_bound(mass: float, kl_in_mode: float, gain: float, epsilon: float,
         epsilon: privacy parameter of one draw, in nats; above 0.
         skew: where the interval lies, in (0, 1).
 
-    Returns:
-        The bound; it says nothing where it is negative.
-
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Proof of Theorem 7.
+        Husain, Cranko, Nock. 2018. Proof of Theorem 7.
 
     Example:
         >>> round(mode_mass_bound(mass=0.9, kl_in_mode=0.3, gain=0.25, epsilon=1.0), 3)
         0.8
     """
-    mass = check_number("mass", mass, "be in [0, 1]", lambda value: 0 <= value <= 1)
     high = gain_limit(epsilon, skew)
-    return (1 + high) * mass - high - kl_in_mode + gain
+    return (1 + high) * _check_probability("mass", mass) - high - kl_in_mode + gain
 
 
 def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: float, alpha: float) -> float:
-    r"""Returns the mass from which on a region is certain to be captured, in the high-boosting regime.
+    r"""Returns the mass, at most 1, from which on a region is certain to be captured in the high-boosting regime.
 
     .. math::
         m(B, P) \ge \frac{\epsilon\,\bigl(\epsilon + (1 - g) T K\bigr)}{(\epsilon + 2\alpha)(\epsilon + T K)}
         \;\Longrightarrow\; m(B, Q_T) \ge (1 - \alpha)\, m(B, P) - \mathrm{KL}(P, Q_0; B),
 
     with :math:`K = 4 \log 2` and :math:`g = (\gamma_P + \Gamma(\gamma_Q)/\log 2)/2`: :func:`mode_mass_bound` with the
-    gain of :func:`boosted_gain_bound`, whose :math:`1 - \theta_T` is at least :math:`TK/(\epsilon + TK)` by Bernoulli's
-    inequality, :math:`(1 + K/\epsilon)^T \ge 1 + TK/\epsilon`. The paper's statement has 2 for K, and :math:`\gamma_Q`
-    for :math:`\Gamma(\gamma_Q)/\log 2`.
+    gain of :func:`boosted_gain_bound`. The paper's statement has 2 for K, and :math:`\gamma_Q` for
+    :math:`\Gamma(\gamma_Q)/\log 2`. Proof: docs/proofs.md, *The mass of a mode*.
 
     Args:
         epsilon: privacy parameter of one draw, in nats; above 0.
@@ -254,33 +234,26 @@ def mode_condition(epsilon: float, num_rounds: int, gamma_p: float, gamma_q: flo
         gamma_q: against Q, in [1/3, 1].
         alpha: share of the region that may be missed, in [0, 1].
 
-    Returns:
-        The least mass, at most 1.
-
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 7, as proven.
+        Husain, Cranko, Nock. 2018. Theorem 7, as proven.
 
     Example:
         >>> round(mode_condition(1.0, num_rounds=3, gamma_p=0.9, gamma_q=0.9, alpha=0.5), 3)
         0.121
     """
-    alpha = check_number("alpha", alpha, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    alpha = _check_probability("alpha", alpha)
     epsilon = _check_finite_epsilon(epsilon)
     steps = check_count("num_rounds", num_rounds) * 4 * LOG_2
     edge = _average_edge(gamma_p, gamma_q)
     if edge < 0:
-        raise ValueError(
-            argument_error("gamma_p", "be at least -Gamma(gamma_q) / log 2", gamma_p, "Nothing follows below.")
-        )
-    missing = 1 - edge
-    return epsilon * (epsilon + missing * steps) / ((epsilon + 2 * alpha) * (epsilon + steps))
+        remedy = "Nothing follows below."
+        raise ValueError(argument_error("gamma_p", "be at least -Gamma(gamma_q) / log 2", gamma_p, remedy))
+    return epsilon * (epsilon + (1 - edge) * steps) / ((epsilon + 2 * alpha) * (epsilon + steps))
 
 
 def captured_mode_bound(mass: float, kl_in_mode: float, alpha: float) -> float:
     """Returns (1 - alpha) m(B, P) - KL(P, Q0; B), what Theorem 7 concludes where :func:`mode_condition` is met."""
-    check_number("mass", mass, "be in [0, 1]", lambda value: 0 <= value <= 1)
-    check_number("alpha", alpha, "be in [0, 1]", lambda value: 0 <= value <= 1)
-    return (1 - alpha) * mass - kl_in_mode
+    return (1 - _check_probability("alpha", alpha)) * _check_probability("mass", mass) - kl_in_mode
 
 
 def kl_bound_for_any_table(kl: float, epsilon: float) -> float:
@@ -290,15 +263,14 @@ def kl_bound_for_any_table(kl: float, epsilon: float) -> float:
         \mathrm{KL}(P, Q_D) = \mathrm{KL}(P, Q_{D'}) + \mathbb{E}_P\Bigl[\log\frac{q_{D'}}{q_D}\Bigr]
         \le \mathrm{KL}(P, Q_{D'}) + \epsilon .
 
-    Read from right to left it is a limit: if some table gives a density that is far from P, none gives a near one.
+    It is a limit too: if some table gives a density that is far from P, no table gives a near one.
 
     Args:
         kl: KL(P, Q_{D'}), in nats; at least 0.
         epsilon: privacy parameter of one draw, in nats; above 0.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Additional formal results,
-        first lemma.
+        Husain, Cranko, Nock. 2018. Additional formal results, first lemma.
 
     Example:
         >>> kl_bound_for_any_table(0.25, epsilon=0.5)
@@ -311,9 +283,8 @@ def kl_bound_under_differential_privacy(kl: float, epsilon: float, num_rows: int
     r"""Returns how far from P the densities of a differentially private sampler stay at least.
 
     The sampler's output is one draw, and epsilon bounds the log-ratio of the densities of any two tables of m rows that
-    differ in one. If some table gives a density with :math:`\mathrm{KL}(P, Q) \ge \Delta`, then changing one row at a
-    time leads from any table to it in at most m steps of epsilon each:
-    :math:`\mathrm{KL}(P, Q_D) \ge \Delta - m\,\epsilon`.
+    differ in one. If some table gives a density with :math:`\mathrm{KL}(P, Q) \ge \Delta`, then every table has
+    :math:`\mathrm{KL}(P, Q_D) \ge \Delta - m\,\epsilon`: it is at most m rows away.
 
     Args:
         kl: Delta, in nats; at least 0.
@@ -324,8 +295,7 @@ def kl_bound_under_differential_privacy(kl: float, epsilon: float, num_rows: int
         The bound in nats, 0 where it says nothing.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Additional formal results,
-        second lemma.
+        Husain, Cranko, Nock. 2018. Additional formal results, second lemma.
 
     Example:
         >>> kl_bound_under_differential_privacy(5.0, epsilon=0.01, num_rows=100)
@@ -357,19 +327,18 @@ def post_processing_bounds(probability: float, epsilon: float, delta: float = 0.
         Least and largest probability.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 6, lemma on
-        post-processing.
+        Husain, Cranko, Nock. 2018. Section 6, lemma on post-processing.
 
     Example:
         >>> tuple(round(bound, 3) for bound in post_processing_bounds(0.5, epsilon=1.0))
         (0.184, 0.816)
     """
-    p = check_number("probability", probability, "be in [0, 1]", lambda value: 0 <= value <= 1)
+    p = _check_probability("probability", probability)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
     epsilon = check_number("epsilon", epsilon, "be finite and at least 0", lambda value: 0 <= value < math.inf)
 
     def grown(probability: float) -> float:
-        """At most 1, by logarithms, since the exponential alone may overflow."""
+        """At most 1, by logarithms, since the exponential may overflow."""
         log_grown = math.log(probability) + epsilon if probability else -math.inf
         return math.exp(log_grown) if log_grown < 0 else 1.0
 

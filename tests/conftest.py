@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 
 from densities import BASES, make_density, normal
 
-from pyro_mbde import Ledger, MollifiedExpFamily
+from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily
 
 torch.set_num_threads(1)
 
@@ -73,7 +73,7 @@ def line() -> MollifiedExpFamily:
 
 @pytest.fixture
 def make_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ledger]]:
-    """Makes ledgers with an account "clinic", each on a file in a folder of its own."""
+    """Makes ledgers with an account "clinic", each on a file in its own folder."""
     with ExitStack() as stack:
 
         def make(epsilon: float = 10.0, delta: float = 0.0, rule: str = "pure") -> Ledger:
@@ -88,3 +88,10 @@ def make_ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
     """A ledger whose account "clinic" has an epsilon of 10 and no delta."""
     return make_ledger()
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> MollifiedExpFamily:
+    """A calibrated density in the plane."""
+    torch.manual_seed(0)
+    return DensityRatio(normal(2), seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1).mollify(1.0)

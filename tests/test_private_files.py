@@ -16,6 +16,7 @@ from densities import make_density, normal
 from pyro_mbde import Ledger, PrivacyLeakWarning, Schema, plot_mixing, private_report, release
 from pyro_mbde.experiments.results import ResultsFile
 from pyro_mbde.pictures import new_figure, write_picture
+from pyro_mbde.private_files import holds_release_card
 from pyro_mbde.tables.files import TableModel
 
 ROOT = Path(__file__).parents[1]
@@ -109,3 +110,23 @@ def test_paths_of_pictures(path: object, error: type[Exception], monkeypatch: py
     monkeypatch.setattr("pyro_mbde.diagnostics.plot.mixing_report", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(error, match="path must"):
         plot_mixing(good_independent(), path)
+
+
+@pytest.mark.parametrize("name", ["rows.card.json", "rows.card.html"])
+def test_private_files_beside_a_card(name: str, tmp_path: Path) -> None:
+    density = make_density(normal(2))
+    density.save(tmp_path / "q")
+    assert not holds_release_card(tmp_path)
+    (tmp_path / name).write_text("{}")
+    assert holds_release_card(tmp_path)
+    with pytest.warns(PrivacyLeakWarning, match="A saved density is as sensitive as the table.*Keep it elsewhere"):
+        density.save(tmp_path / "q")
+    with pytest.raises(ValueError, match="path must lie in a folder without release cards"):
+        private_report(density, path=tmp_path / "report.html")
+    (tmp_path / "elsewhere").mkdir()
+    density.save(tmp_path / "elsewhere" / "q")
+    private_report(density, path=tmp_path / "elsewhere" / "report.html")
+
+
+def test_folders_that_are_not_there(tmp_path: Path) -> None:
+    assert not holds_release_card(tmp_path / "missing")

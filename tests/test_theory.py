@@ -36,7 +36,7 @@ def test_regimes() -> None:
 
 @pytest.mark.parametrize("theta", [0.05, 0.3, 1.0, 2.0])
 def test_never_above_the_true_drop(theta: float) -> None:
-    """Attack: random classifiers on a finite space, with the exact drop theta E_P c - log E_Q exp(theta c)."""
+    """Attack on docs/proofs.md, *The drop of one round*: random classifiers on a finite space, with the exact drop."""
     p = torch.rand(500, 6, dtype=torch.float64).pow(3)
     q = torch.rand(500, 6, dtype=torch.float64).pow(3)
     p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
@@ -113,7 +113,7 @@ class TestOnRealFits:
             assert gain <= gain_limit(self.EPSILON, skew), name
 
     def test_boosting_gains_what_theorem_6_promises(self) -> None:
-        """On a target far from the base, where the paper's schedule stays in the high regime."""
+        """docs/proofs.md, *The gain of boosting*, on a target far from the base, where the regime is high."""
         problem = ring()
         trainer = MBDE(problem.base, 0.2, num_rounds=2, schedule="paper", sharpen=False, seed=0, progress=False)
         density = trainer.fit(problem.target)
@@ -141,7 +141,7 @@ class TestOnRealFits:
         assert missed <= 20 + 4 * math.sqrt(200 * 0.1 * 0.9)
 
     def test_mode_mass(self, fits: Fits) -> None:
-        """The unconditional step of Theorem 7, for intervals of every size and position."""
+        """docs/proofs.md, *The mass of a mode*, for intervals of every size and position."""
         problem, densities = fits
         points, volume = quadrature_grid(BOX, torch.Size([]))
         log_p, log_q0 = (d.log_prob(points).double() for d in (problem.target, problem.base))

@@ -34,7 +34,7 @@ def test_the_generator_comes_back_after_an_error() -> None:
 
 
 def test_threads_are_put_back() -> None:
-    """In a process of its own, since tests run on one thread."""
+    """In a separate process, since tests run on one thread."""
     script = """
 import torch
 from pyro_mbde._torch_state import single_thread

@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread
-from pyro_mbde.auditing.checks import (
-    PendingTest,
-    base_of,
-    check_claim,
-    check_normalizer,
-    check_public_facts,
-    check_values,
-    describe,
-    same_base,
-)
-from pyro_mbde.auditing.draws import check_draws, check_repeated_release
-from pyro_mbde.auditing.events import epsilon_lower_bound
+from pyro_mbde.auditing.attack import Attack
 from pyro_mbde.auditing.hostile_tables import TablePair, hostile_pairs, rows_at_the_peak
 from pyro_mbde.auditing.progress import AuditProgress
-from pyro_mbde.auditing.report import FAULT, NOTE, AuditReport, Finding, PairResult
-from pyro_mbde.auditing.search import log_ratio_of, rounding_of, search, starting_points
+from pyro_mbde.auditing.report import AuditReport
 from pyro_mbde.density.base import prepare_base
-from pyro_mbde.density.rejection import EnvelopeError
-from pyro_mbde.privacy.guarantee import Guarantee
-
-#: Probability that all statistical tests of a report together accuse a function that is as it should be.
-_FALSE_ALARMS = 1e-4
-#: Draws of a second release, rows of each table to search from.
-_SECOND_RELEASE, _NUM_ROWS = 64, 256
 
 
 def audit(
@@ -102,7 +78,7 @@ def audit(
             ``sample`` calls it. Choices made in ``fit`` are attacked, choices made before are not: let it be all that
             is claimed private.
         epsilon: claimed of one draw, in nats; in (0, inf).
-        base: public base to make hostile tables from; ``None`` to attack with ``tables`` alone.
+        base: public base to make hostile tables from; ``None`` to attack with ``tables`` only.
         tables: further pairs of tables by name, attacked first.
         num_pairs: hostile pairs made from the base, the sharpest first, at most 11; the last of them (of two or more)
             puts all rows where the attacks before peaked.
@@ -116,8 +92,8 @@ def audit(
         The report.
 
     Raises:
-        TypeError: an argument is of the wrong kind, or ``fit`` returns what can be neither drawn from nor evaluated.
-        ValueError: an argument is out of its range, or there is neither a base nor a pair of tables.
+        TypeError: ``fit`` returns what can be neither drawn from nor evaluated.
+        ValueError: there is neither a base nor a pair of tables.
 
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020. Ding, Wang, Wang, Zhang,
@@ -125,6 +101,7 @@ def audit(
         from Mollifier Densities. 2018. Definition 2.
 
     Example:
+        >>> import torch
         >>> from pyro_mbde import MBDE, WeakLearner
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> trainer = MBDE(base, epsilon=1.0, weak_learner=WeakLearner(num_steps=60), progress=False)
@@ -148,7 +125,7 @@ def audit(
             raise ValueError(argument_error("base", "be given, or tables", base))
         total = len(given) + len(made) + is_adaptive
         with AuditProgress(total, show=progress) as steps:
-            attack = _Attack(fit, epsilon, num_draws, (1 - confidence) / total, steps)
+            attack = Attack(fit, epsilon, num_draws, (1 - confidence) / total, steps)
             for pair in (*given, *made):
                 attack.run(pair)
                 steps.end_pair()
@@ -170,230 +147,8 @@ def audit(
 def _check_tables(tables: Any) -> list[TablePair]:
     if tables is None:
         return []
-    if not isinstance(tables, Mapping):
-        raise TypeError(argument_error("tables", "map names to pairs of tables", type(tables).__name__))
-    for pair in tables.values():
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(argument_error("tables", "map names to pairs of tables", type(pair).__name__))
+    values = list(tables.values()) if isinstance(tables, Mapping) else [tables]
+    wrong = [value for value in values if not isinstance(value, tuple | list) or len(value) != 2]
+    if wrong or not isinstance(tables, Mapping):
+        raise TypeError(argument_error("tables", "map names to pairs of tables", type((wrong or values)[0]).__name__))
     return [TablePair(str(name), *pair) for name, pair in tables.items()]
-
-
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """A table with the density that was fitted to it, and draws of that."""
-
-    name: str
-    table: Any
-    density: Any
-    draws: Tensor | None
-
-    @property
-    def has_log_prob(self) -> bool:
-        return hasattr(self.density, "log_prob")
-
-    @property
-    def guarantee(self) -> Guarantee | None:
-        guarantee = getattr(self.density, "guarantee", None)
-        return guarantee if isinstance(guarantee, Guarantee) else None
-
-
-@dataclass(eq=False)
-class _Attack:
-    """State of an audit: fitted densities, results and findings.
-
-    Attributes:
-        fit: the attacked function.
-        epsilon: that is claimed of it.
-        num_draws: of each density.
-        error: probability that the black-box bounds of one pair are wrong.
-        steps: what to report progress to.
-        results: one a pair.
-        delta: the largest that a density claims.
-        place: where the largest finite log-ratio was found.
-    """
-
-    fit: Callable[[Any], Any]
-    epsilon: float
-    num_draws: int
-    error: float
-    steps: AuditProgress
-    results: list[PairResult] = field(default_factory=list)
-    delta: float = 0.0
-    place: Tensor | None = None
-    _largest: float = 0.0
-    _fitted: list[_Fitted] = field(default_factory=list)
-    _findings: list[Finding] = field(default_factory=list)
-    _pending: list[PendingTest] = field(default_factory=list)
-    _refusals: list[str] = field(default_factory=list)
-
-    def run(self, pair: TablePair) -> None:
-        """Fits a pair of tables and attacks the densities."""
-        q = self._fit_table(f"{pair.name!r}, first table", pair.table)
-        other = self._fit_table(f"{pair.name!r}, second table", pair.other)
-        result = PairResult(pair.name)
-        if q is not None and other is not None:
-            if q.has_log_prob and other.has_log_prob:
-                result = self._white_box(result, q, other)
-            if q.draws is not None and other.draws is not None:
-                result = self._black_box(result, q, other, q.draws, other.draws)
-        self.results.append(result)
-
-    def verdict(self) -> tuple[Finding, ...]:
-        """All findings, the tests' among them by the level that their number leaves to each; faults first."""
-        level = _FALSE_ALARMS / max(len(self._pending), 1)
-        by_p_value = sorted(self._pending, key=lambda test: test.p_value)
-        for refused in self._refusals:
-            if self._fitted:  # whoever sees a refusal knows that the table is not one of those
-                self._fault("refused", f"fit refused {refused}, and others not: a refusal tells tables apart", math.inf)
-            else:
-                self._note(f"fit refused {refused}: nothing was attacked")
-        found = [*self._findings, *(test.finding for test in by_p_value if test.p_value < level)]
-        return tuple(_condense(found, FAULT)) + tuple(_condense(found, NOTE))
-
-    def _fit_table(self, name: str, table: Any) -> _Fitted | None:
-        for fitted in self._fitted:
-            if fitted.table is table:
-                return fitted
-        self.steps.begin(f"fitting {name}")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # that a table is odd is the point
-                density = self.fit(table)
-        except (ValueError, RuntimeError) as error:
-            # Not its text: a message may depend on an owner's table.
-            self._refusals.append(f"the table of {name} with a {type(error).__name__}")
-            return None
-        if not hasattr(density, "log_prob") and not hasattr(density, "sample"):
-            raise TypeError(argument_error("fit", "return an object with sample or log_prob", type(density).__name__))
-        self.steps.begin(f"checking {name}")
-        fitted = _Fitted(name, table, density, self._draw(name, density))
-        self._fitted.append(fitted)
-        self._check(fitted)
-        return fitted
-
-    def _draw(self, name: str, density: Any) -> Tensor | None:
-        if not hasattr(density, "sample"):
-            self._note(f"the density of {name} has no sample: no draws were attacked")
-            return None
-        try:
-            draws: Tensor = density.sample(torch.Size([self.num_draws]))
-            second: Tensor = density.sample(torch.Size([_SECOND_RELEASE]))
-        except EnvelopeError:
-            text = f"the density of {name} cannot be drawn from: its tilt is above its bound or NaN"
-            self._fault("tilt", text, math.inf)
-            return None
-        except (ValueError, RuntimeError) as error:
-            self._note(f"the density of {name} cannot be drawn from: {type(error).__name__}")
-            return None
-        self._findings.extend(check_repeated_release(name, second, draws))
-        return draws.detach()
-
-    def _check(self, fitted: _Fitted) -> None:
-        """Holds one density against its own claims, and against the public facts of the first one."""
-        name, density, first = fitted.name, fitted.density, self._fitted[0].density
-        base = base_of(density)
-        if fitted.guarantee is not None:
-            self.delta = max(self.delta, fitted.guarantee.delta)
-        self._findings.extend(check_claim(name, density, self.epsilon))
-        if density is not first:
-            self._findings.extend(check_public_facts(name, density, first))
-        if fitted.draws is not None:
-            tests, findings = check_draws(name, density, base, fitted.draws)
-            self._pending.extend(tests)
-            self._findings.extend(findings)
-        if not fitted.has_log_prob:
-            self._note(f"the density of {name} has no log_prob: it was attacked by its draws alone")
-            return
-        starts = self._starts(fitted)
-        self._findings.extend(check_values(name, density, starts))
-        if base is not None:
-            self._pending.extend(check_normalizer(name, density, base, starts))
-
-    def _starts(self, *densities: _Fitted) -> Tensor:
-        """Where the search for a large log-ratio begins."""
-        base = base_of(densities[0].density)
-        support = getattr(densities[0].density, "support", None)
-        drawn = [fitted.draws[:_NUM_ROWS] for fitted in densities if fitted.draws is not None]
-        like = base.sample(torch.Size([1])) if base is not None else drawn[0] if drawn else None
-        if like is None and isinstance(densities[0].table, Tensor | np.ndarray):  # of a log_prob alone
-            like = torch.as_tensor(densities[0].table)[:1]
-        rows = [_rows(fitted.table, like) for fitted in densities]
-        usable = [part for part in (*drawn, *rows) if part is not None]
-        return starting_points(base, support, usable)
-
-    def _white_box(self, result: PairResult, q: _Fitted, other: _Fitted) -> PairResult:
-        self.steps.begin(f"searching for the largest log-ratio, {result.name!r}")
-        over_same_base = same_base(q.density, other.density)
-        log_ratio = log_ratio_of(q.density, other.density, same_base=over_same_base)
-        peak = search(log_ratio, self._starts(q, other), getattr(q.density, "support", None))
-        slack = rounding_of(q.density, other.density, peak.place.unsqueeze(0), same_base=over_same_base)
-        where = f"on {result.name!r} at x = {describe(peak.place)}"
-        if peak.epsilon > self.epsilon + slack:
-            text = f"|log q/q'| is {peak.epsilon:.10g}, above the claimed {self.epsilon:.10g}, {where}"
-            self._fault("epsilon", text, peak.epsilon)
-        spread = peak.highest - peak.lowest
-        claims = [
-            fitted.guarantee.log_ratio_range
-            for fitted in (q, other)
-            if fitted.guarantee is not None and fitted.guarantee.log_ratio_range is not None
-        ]
-        if len(claims) == 2 and spread > max(claims) + 2 * slack:
-            text = f"log q/q' ranges over {spread:.10g}, above the claimed {max(claims):.10g}, {where}"
-            self._fault("range", text, spread)
-        if peak.epsilon > self._largest and math.isfinite(peak.epsilon):
-            self._largest, self.place = peak.epsilon, peak.place
-        return replace(
-            result,
-            white_box=peak.epsilon,
-            log_ratio_range=spread,
-            place=tuple(peak.place.double().flatten().tolist()),
-        )
-
-    def _black_box(
-        self, result: PairResult, q: _Fitted, other: _Fitted, draws: Tensor, other_draws: Tensor
-    ) -> PairResult:
-        self.steps.begin(f"telling draws apart, {result.name!r}")
-        flat = [part.reshape(self.num_draws, -1) for part in (draws, other_draws)]
-        if not all(bool(torch.isfinite(part).all()) for part in flat):
-            return result
-        tables = [_rows(fitted.table, draws) for fitted in (q, other)]
-        rows = [flat[0][:0] if table is None else table.reshape(len(table), flat[0].shape[1]) for table in tables]
-        event = epsilon_lower_bound(*flat, *rows, error=self.error, delta=self.delta)
-        if event.epsilon > self.epsilon:
-            text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"
-            self._fault("black-box", text, event.epsilon)
-        return replace(result, black_box=event.epsilon, event=event.text)
-
-    def _fault(self, kind: str, text: str, evidence: float) -> None:
-        self._findings.append(Finding(kind, FAULT, text, evidence))
-
-    def _note(self, text: str) -> None:
-        self._findings.append(Finding("unchecked", NOTE, text))
-
-
-def _rows(table: Any, like: Tensor | None) -> Tensor | None:
-    """Some distinct rows of a table as values of the density, where it is a tensor or an array of such."""
-    if like is None or not isinstance(table, Tensor | np.ndarray):
-        return None
-    rows = torch.as_tensor(table).detach()
-    if rows.dim() == like.dim() + 1 and rows.shape[1:] == (1,):
-        rows = rows.squeeze(1)
-    if rows.shape[1:] != like.shape[1:]:
-        return None
-    distinct = torch.unique(rows, dim=0)
-    chosen: Tensor = distinct[torch.randperm(len(distinct))[:_NUM_ROWS]].to(like)
-    return chosen
-
-
-def _condense(findings: list[Finding], severity: str) -> list[Finding]:
-    """The strongest finding of each kind, with how many more there are."""
-    kinds: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.severity == severity:
-            kinds.setdefault(finding.kind, []).append(finding)
-    condensed = []
-    for found in kinds.values():
-        strongest = max(found, key=lambda finding: abs(finding.evidence))
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        condensed.append(replace(strongest, text=strongest.text + more))
-    return condensed

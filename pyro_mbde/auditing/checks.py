@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde.auditing.report import FAULT, NOTE, Finding
+from pyro_mbde.auditing.report import NOTE, Evidence, Finding, PendingTest, fault
 from pyro_mbde.auditing.search import in_chunks, inside, is_tilted, log_ratio_to_base
 from pyro_mbde.density.base import reference_draws
 from pyro_mbde.density.base_draws import quasi_draws
@@ -20,22 +20,10 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
 from pyro_mbde.privacy.guarantee import Guarantee
 
-#: Facts of a density that the table has no part in.
+#: Facts of a density that must not depend on the table.
 PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
 #: Independent replicates of quasi-random draws of the base, and draws in each.
 _NUM_REPLICATES, _REPLICATE_SIZE = 33, 2**11
-
-
-class PendingTest(NamedTuple):
-    """A test whose outcome waits for the number of tests, which sets the level of each.
-
-    Attributes:
-        p_value: of the hypothesis that nothing is wrong.
-        finding: what is reported if the p-value is below the level.
-    """
-
-    p_value: float
-    finding: Finding
 
 
 def base_of(density: Any) -> Any:
@@ -54,68 +42,61 @@ def same_base(first: Any, second: Any) -> bool:
     return torch.equal(draws, reference_draws(other)) and torch.equal(base.log_prob(draws), other.log_prob(draws))
 
 
-def check_public_facts(name: str, density: Any, first: Any) -> list[Finding]:
-    """Returns in what a density differs from the first one, though no table may decide it."""
-    findings = []
+def check_public_facts(name: str, density: Any, first: Any) -> Iterator[Finding]:
+    """Returns in what public facts, which must not depend on the table, a density differs from the first one."""
     if not same_base(density, first):
         text = f"the base of the density of {name} is not that of the first: a base must not depend on the table"
-        findings.append(Finding("base", FAULT, text, 1.0))
+        yield fault("base", text)
     for fact in PUBLIC_FACTS:
         values = [getattr(fitted, fact, None) for fitted in (first, density)]
         if values[0] != values[1]:
             text = f"{fact} of the density of {name} is {values[1]}, of the first {values[0]}: the table decides it"
-            findings.append(Finding("public", FAULT, text, 1.0))
+            yield fault("public", text)
     params, other = (getattr(fitted, "natural_params", None) for fitted in (first, density))
     if isinstance(params, Tensor) and isinstance(other, Tensor) and not torch.equal(params, other):
         text = f"natural_params of the density of {name} are not those of the first: right only behind public bounds"
-        findings.append(Finding("public", NOTE, text, 0.0))
-    return findings
+        yield Finding("public", NOTE, text, 0.0)
 
 
-def check_claim(name: str, density: Any, epsilon: float) -> list[Finding]:
+def check_claim(name: str, density: Any, epsilon: float) -> Iterator[Finding]:
     """Returns whether what a density claims is more than asked for, or not what its bounds and certificate imply."""
     guarantee = getattr(density, "guarantee", None)
     if not isinstance(guarantee, Guarantee):
-        return []
-    findings = []
+        return
     if guarantee.epsilon > epsilon:
         text = f"the density of {name} itself claims no less than {guarantee.epsilon:.6g}, above {epsilon:.6g}"
-        findings.append(Finding("claim", FAULT, text, guarantee.epsilon))
+        yield fault("claim", text, guarantee.epsilon)
     if not isinstance(density, MollifiedExpFamily):
-        return findings
+        return
     bounds, certificate = density.bounds, density.certificate
+    a_priori = a_priori_guarantee(bounds)  # holds with a certificate too
     mismatch = density.certificate_mismatch()
-    if mismatch and guarantee.epsilon < a_priori_guarantee(bounds).epsilon:
+    if mismatch and guarantee.epsilon < a_priori.epsilon:
         text = f"the certificate of {name} was proved for another function than the draws follow: {mismatch}"
-        findings.append(Finding("certificate", FAULT, text, guarantee.epsilon))
-    implied = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
-    # With a certificate both forms hold: the a-priori one needs no delta.
-    holding = [implied, a_priori_guarantee(bounds)]
-    if not any(guarantee.epsilon >= held.epsilon and guarantee.delta >= held.delta for held in holding):
+        yield fault("certificate", text, guarantee.epsilon)
+    implied = a_priori if certificate is None else calibrated_guarantee(bounds, certificate)
+    if not any(guarantee.epsilon >= held.epsilon and guarantee.delta >= held.delta for held in (implied, a_priori)):
         text = (
             f"the density of {name} claims ({guarantee.epsilon:.6g}, {guarantee.delta:.3g}); its bounds and "
             f"certificate imply ({implied.epsilon:.6g}, {implied.delta:.3g})"
         )
-        findings.append(Finding("claim", FAULT, text, implied.epsilon))
-    return findings
+        yield fault("claim", text, implied.epsilon)
 
 
-def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
-    """Returns where a density is NaN or its tilt leaves its bounds, or not what its log-density says.
+def check_values(name: str, density: Any, values: Tensor) -> Iterator[Finding]:
+    """Returns where a density is NaN, its tilt leaves its bounds, or its log-density is not base, tilt and normaliser.
 
-    The bound is exact in floats, as the tilt is computed: it is held to it without slack.
+    There is no slack for the bounds: they hold in floats.
     """
-    findings = []
-    if hasattr(density, "log_prob"):
-        log_density = in_chunks(density.log_prob, values)
-        broken = log_density.isnan() | (log_density == math.inf)
-        if bool(broken.any()):
-            text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
-            findings.append(Finding("not-finite", FAULT, text, float(broken.sum())))
-        if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
-            findings.append(Finding("normalizer", FAULT, f"log_prob of {name} gives another answer each time", 1.0))
+    log_density = in_chunks(density.log_prob, values)
+    broken = log_density.isnan() | (log_density == math.inf)
+    if bool(broken.any()):
+        text = f"the density of {name} is NaN or infinite, at x = {describe(values[broken][0])} for one"
+        yield fault("not-finite", text, float(broken.sum()))
+    if not torch.equal(torch.nan_to_num(log_density), torch.nan_to_num(in_chunks(density.log_prob, values))):
+        yield fault("normalizer", f"log_prob of {name} gives another answer each time")
     if not is_tilted(density):
-        return findings
+        return
     tilt = density.accepted_tilt(values)
     for excess, end in ((tilt - density.bounds.high, "above"), (density.bounds.low - tilt, "below")):
         worst = torch.nan_to_num(excess, nan=math.inf).max(0)
@@ -124,54 +105,40 @@ def check_values(name: str, density: Any, values: Tensor) -> list[Finding]:
                 f"the tilt of {name} is {float(worst.values):.3g} nats {end} its bound at "
                 f"x = {describe(values[worst.indices])}"
             )
-            findings.append(Finding("tilt", FAULT, text, float(worst.values)))
+            yield fault("tilt", text, float(worst.values))
     log_base = in_chunks(density.base.log_prob, values).double()
     expected = log_base + in_chunks(lambda part: log_ratio_to_base(density, part), values)
     rounding = 8 * torch.finfo(log_density.dtype).eps * (1 + log_base.abs())
     apart = torch.where(torch.isfinite(expected), (log_density.double() - expected).abs() - rounding, 0.0)
     if float(apart.max()) > 1e-6:
         text = f"log_prob of {name} is {float(apart.max()):.3g} nats off base, tilt and normaliser"
-        findings.append(Finding("normalizer", FAULT, text, float(apart.max())))
-    return findings
+        yield fault("normalizer", text, float(apart.max()))
 
 
-def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[PendingTest]:
-    r"""Returns whether a density integrates to 1, and a calibrated one lies where its certificate says.
+def check_normalizer(name: str, density: Any, base: Distribution, seen: Tensor) -> list[Evidence]:
+    r"""Returns tests of whether a density integrates to 1, and a calibrated one lies where its certificate says.
 
     Both from :math:`E_{Q_0}\, q/q_0`, on quasi-random draws of the base in 33 independent replicates, with Student's t;
-    a finite base is summed.
-
-    Args:
-        name: of its table.
-        density: the fitted density.
-        base: that it lies over.
-        seen: points to take the largest and the smallest tilt on.
+    a finite base is summed. The largest and the smallest tilt are taken on the points ``seen``.
     """
     log_ratio = log_ratio_over(density, base)
     points = enumerate_points(base)
     if points is not None:
-        log_weights = base.log_prob(points).double()
-        total = torch.logsumexp(log_weights + in_chunks(log_ratio, points), 0) - torch.logsumexp(log_weights, 0)
-        log_mass, error, known = float(total), 1e-6, True
+        log_weights = base.log_prob(points).double().log_softmax(0)
+        log_mass, error, known = float((log_weights + in_chunks(log_ratio, points)).logsumexp(0)), 1e-6, True
     else:
-        replicates = torch.stack(
-            [
-                torch.logsumexp(in_chunks(log_ratio, quasi_draws(base, _REPLICATE_SIZE)), 0) - math.log(_REPLICATE_SIZE)
-                for _ in range(_NUM_REPLICATES)
-            ]
-        )
+        log_ratios = [in_chunks(log_ratio, quasi_draws(base, _REPLICATE_SIZE)) for _ in range(_NUM_REPLICATES)]
+        replicates = torch.stack(log_ratios).logsumexp(1) - math.log(_REPLICATE_SIZE)
         if not bool(torch.isfinite(replicates).all()):
             return []  # said of its values
+        log_mass, known = float(replicates.logsumexp(0)) - math.log(_NUM_REPLICATES), False
         masses = (replicates - replicates.max()).exp()
-        log_mass = float(replicates.max() + masses.mean().log())
         error = float(masses.std() / masses.mean()) / math.sqrt(_NUM_REPLICATES)
-        known = False
     stated = density.log_normalizer.standard_error if isinstance(density, MollifiedExpFamily) else 0.0
-    narrow = 4 * torch.finfo(torch.float32).eps
-    off = max(abs(log_mass) - narrow, 0.0)
+    off = max(abs(log_mass) - 4 * torch.finfo(torch.float32).eps, 0.0)
     text = f"the density of {name} integrates to exp({log_mass:.4g}), not to 1 (standard error {error:.2g})"
     p_value = _tail(off, math.hypot(error, stated), known and not stated, 14)
-    tests = [PendingTest(p_value, Finding("normalizer", FAULT, text, log_mass))]
+    tests: list[Evidence] = [PendingTest(p_value, fault("normalizer", text, log_mass))]
     if isinstance(density, MollifiedExpFamily) and density.certificate is not None:
         tests.append(_check_certificate(name, density, log_mass, error, known, seen))
     return tests
@@ -195,7 +162,7 @@ def _check_certificate(
         f"the density of {name} has phi = {phi:.4g} (standard error {error:.2g}), certified to be within "
         f"{certificate.tolerance:.4g}, or else log q/q0 in its bounds"
     )
-    return PendingTest(_tail(excess, error, known, _NUM_REPLICATES - 1), Finding("certificate", FAULT, text, phi))
+    return PendingTest(_tail(excess, error, known, _NUM_REPLICATES - 1), fault("certificate", text, phi))
 
 
 def log_ratio_over(density: Any, base: Distribution) -> Callable[[Tensor], Tensor]:

@@ -10,7 +10,6 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.auditing.search import in_chunks
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws
@@ -45,11 +44,6 @@ class Event(NamedTuple):
 def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
     """Returns a lower and an upper bound on a probability, each wrong with probability at most ``error``.
 
-    Args:
-        count: events seen.
-        num_trials: at least 1.
-        error: of each bound, in (0, 1).
-
     References:
         Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
 
@@ -58,10 +52,6 @@ def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, f
         >>> low, round(high, 5)  # 1 - 0.05^(1/100)
         (0.0, 0.02951)
     """
-    num_trials = check_count("num_trials", num_trials)
-    count = check_count("count", count, minimum=0)
-    check_number("count", count, f"be at most {num_trials}", lambda value: value <= num_trials)
-    check_number("error", error, "be in (0, 1)", lambda value: 0 < value < 1)
     lower = 0.0 if count == 0 else float(stats.beta.ppf(error, count, num_trials - count + 1))
     upper = 1.0 if count == num_trials else float(stats.beta.isf(error, count + 1, num_trials - count))
     return lower * (1 - _ROUNDING), min(upper * (1 + _ROUNDING), 1.0)
@@ -84,7 +74,7 @@ def epsilon_lower_bound(
 
     Args:
         draws: of one density, shape ``(n, d)``.
-        other_draws: of the other, shape ``(n, d)``.
+        other_draws: of the other.
         rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
@@ -93,19 +83,15 @@ def epsilon_lower_bound(
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020.
     """
-    halves = [torch.tensor_split(part, 2) for part in (draws, other_draws)]
-    (first, second), (other_first, other_second) = halves
-    scores = _scores(first, other_first, second, other_second, rows, other_rows)
+    (first, second), (other_first, other_second) = (torch.tensor_split(part, 2) for part in (draws, other_draws))
+    scores = _scores([part.double() for part in (first, other_first, second, other_second)], rows, other_rows)
     best = Event(0.0, "")
     for way in (0, 1):
-        chosen, largest = None, -math.inf
-        for name, parts in scores.items():
-            threshold, above, promise = _best_threshold(parts[way], parts[1 - way], delta)
-            if promise > largest:
-                largest, chosen = promise, (name, threshold, above)
-        if chosen is None:
+        found = {name: _best_threshold(parts[way], parts[1 - way], delta) for name, parts in scores.items()}
+        name = max(found, key=lambda name: found[name][2])
+        threshold, above, promise = found[name]
+        if promise == -math.inf:
             continue
-        name, threshold, above = chosen
         counted = [scores[name][2 + way], scores[name][3 - way]]
         counts = [int(((part >= threshold) == above).sum()) for part in counted]
         lower = clopper_pearson(counts[0], len(counted[0]), error / 4)[0]
@@ -116,15 +102,12 @@ def epsilon_lower_bound(
     return best
 
 
-def _scores(
-    first: Tensor, other_first: Tensor, second: Tensor, other_second: Tensor, rows: Tensor, other_rows: Tensor
-) -> dict[str, list[Tensor]]:
-    """Scores of all four parts; nothing in them depends on the second halves."""
-    parts = [part.double() for part in (first, other_first, second, other_second)]
-    pooled = torch.cat(parts[:2])
-    spread = location_scale_of_draws(pooled)
+def _scores(parts: list[Tensor], rows: Tensor, other_rows: Tensor) -> dict[str, list[Tensor]]:
+    """Scores of the first and second halves; nothing in them depends on the second ones."""
+    spread = location_scale_of_draws(torch.cat(parts[:2]))
     standard = [(part - spread.loc) / spread.scale for part in parts]
-    scores = {f"column {index}": [part[:, index] for part in parts] for index in range(first.shape[1])[:_NUM_COLUMNS]}
+    columns = range(parts[0].shape[1])[:_NUM_COLUMNS]
+    scores = {f"column {index}": [part[:, index] for part in parts] for index in columns}
     cells = _cells(parts)
     if cells is not None:
         scores["log-ratio of the value's share"] = cells

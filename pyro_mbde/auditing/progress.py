@@ -8,37 +8,20 @@ from tqdm import tqdm
 _STEPS_A_PAIR = 6
 
 
-class AuditProgress:
-    """A bar on standard error that counts steps and says which one is under way.
-
-    Args:
-        num_pairs: pairs of tables to attack.
-        show: whether there is a bar.
-    """
+class AuditProgress(tqdm):  # type: ignore[type-arg]  # of nothing that is iterated over
+    """A bar on standard error that counts steps and says which one is under way."""
 
     def __init__(self, num_pairs: int, *, show: bool) -> None:
-        self._bar = tqdm(total=num_pairs * _STEPS_A_PAIR, desc="audit", unit="step", disable=not show)
+        super().__init__(total=num_pairs * _STEPS_A_PAIR, desc="audit", unit="step", disable=not show)
         self._num_pairs, self._under_way = 0, False
 
-    def __enter__(self) -> AuditProgress:
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leaves the bar as it is."""
-        self._bar.close()
-
     def begin(self, what: str) -> None:
-        """Ends the step under way and says what the next one does.
-
-        Args:
-            what: as ``fitting 'halves', first table``.
-        """
-        self._bar.update(int(self._under_way))
+        """Ends the step under way and says what the next one does, as ``fitting 'halves', first table``."""
+        self.update(int(self._under_way))
         self._under_way = True
-        self._bar.set_postfix_str(what)
+        self.set_postfix_str(what)
 
     def end_pair(self) -> None:
         """Ends all steps of a pair: fewer were needed where a table was fitted before or was refused."""
         self._under_way, self._num_pairs = False, self._num_pairs + 1
-        self._bar.update(self._num_pairs * _STEPS_A_PAIR - self._bar.n)
+        self.update(self._num_pairs * _STEPS_A_PAIR - self.n)

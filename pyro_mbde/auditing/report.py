@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: A fault contradicts the claim, or what the claim rests on; a note says what could not be checked, or is worth a look.
 FAULT, NOTE = "fault", "note"
@@ -28,6 +28,31 @@ class Finding:
     severity: str
     text: str
     evidence: float = 0.0
+
+
+class PendingTest(NamedTuple):
+    """A test whose outcome waits for the number of tests, which sets the level of each.
+
+    Attributes:
+        p_value: of the hypothesis that nothing is wrong.
+        finding: what is reported if the p-value is below the level.
+    """
+
+    p_value: float
+    finding: Finding
+
+
+Evidence = Finding | PendingTest
+
+
+def fault(kind: str, text: str, evidence: float = 1.0) -> Finding:
+    """Returns a finding that contradicts the claim, or what it rests on."""
+    return Finding(kind, FAULT, text, evidence)
+
+
+def note(text: str, evidence: float = 0.0) -> Finding:
+    """Returns a finding on what could not be checked."""
+    return Finding("unchecked", NOTE, text, evidence)
 
 
 @dataclass(frozen=True)
@@ -104,12 +129,12 @@ class AuditReport:
     @property
     def white_box(self) -> float:
         """Largest log-ratio found between two densities, in nats: exact up to rounding."""
-        return max((pair.white_box for pair in self.pairs if pair.white_box is not None), default=0.0)
+        return max((pair.white_box or 0.0 for pair in self.pairs), default=0.0)
 
     @property
     def black_box(self) -> float:
         """Largest epsilon that draws alone prove, in nats, at :attr:`confidence`."""
-        return max((pair.black_box for pair in self.pairs if pair.black_box is not None), default=0.0)
+        return max((pair.black_box or 0.0 for pair in self.pairs), default=0.0)
 
     @property
     def proven(self) -> float:
@@ -129,29 +154,14 @@ class AuditReport:
         return best.place if best and best.white_box == self.proven else ()
 
     def _best(self) -> PairResult | None:
-        return max(self.pairs, key=_reached, default=None)
+        return max(self.pairs, key=lambda pair: max(pair.white_box or 0.0, pair.black_box or 0.0), default=None)
 
     def to_json(self) -> str:
-        """Returns the report as JSON text, with ``passed`` and ``proven``; infinite numbers as text.
-
-        Privacy:
-            As the report's.
-        """
-        content = {
-            "claimed": self.claimed,
-            "delta": self.delta,
-            "proven": self.proven,
-            "white_box": self.white_box,
-            "black_box": self.black_box,
-            "where": self.where,
-            "place": self.place,
-            "passed": self.passed,
-            "confidence": self.confidence,
-            "num_draws": self.num_draws,
-            "seed": self.seed,
-            "pairs": [vars(pair) for pair in self.pairs],
-            "findings": [vars(finding) for finding in self.findings],
-        }
+        """Returns the report as JSON text, as sensitive as the report; infinite numbers as text."""
+        facts = "claimed delta proven white_box black_box where place passed confidence num_draws seed".split()
+        content = {fact: getattr(self, fact) for fact in facts}
+        content["pairs"] = [vars(pair) for pair in self.pairs]
+        content["findings"] = [vars(finding) for finding in self.findings]
         return json.dumps(_plain(content), indent=2, allow_nan=False)
 
     def __str__(self) -> str:
@@ -171,10 +181,6 @@ class AuditReport:
         lines.extend(f"{finding.severity} ({finding.kind}): {finding.text}" for finding in self.findings)
         lines.append("An audit is evidence, not a proof: that no fault was found proves nothing.")
         return "\n".join(lines)
-
-
-def _reached(pair: PairResult) -> float:
-    return max(pair.white_box or 0.0, pair.black_box or 0.0)
 
 
 def _cell(value: float | None, width: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -128,38 +127,29 @@ def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) 
     Gradients lead uphill where there are any; where a bound is met there are none, and points of a discrete support
     have none: there the best points exchange coordinates with others.
     """
-    ends = []
-    for sign in (1.0, -1.0):
-        best, place = -math.inf, starts[0]
-        points = starts
-        for move in (_stay, _climb, _refine):
-            points = move(partial(_signed, sign, log_ratio), points, starts, support)
-            values = sign * in_chunks(log_ratio, points)
-            index = int(values.argmax())
-            if float(values[index]) > best:
-                best, place = float(values[index]), points[index]
-            points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
-        ends.append((best, place))
-    (highest, first), (lowest, second) = ends[0], ends[1]
-    return Peak(highest, -lowest, first if highest >= lowest else second)
+    highest, first = _highest(log_ratio, starts, support)
+    fall, second = _highest(lambda values: -log_ratio(values), starts, support)
+    return Peak(highest, -fall, first if highest >= fall else second)
 
 
-_Function = Callable[[Tensor], Tensor]
+def _highest(function: Callable[[Tensor], Tensor], starts: Tensor, support: Any) -> tuple[float, Tensor]:
+    """The largest value found, and where."""
+    best, place, points = -math.inf, starts[0], starts
+    for move in (None, _climb, _refine):
+        points = points if move is None else move(function, points, starts, support)
+        values = in_chunks(function, points)
+        index = int(values.argmax())
+        if float(values[index]) > best:
+            best, place = float(values[index]), points[index]
+        points = points[values.topk(min(_NUM_CLIMBED, len(values))).indices]
+    return best, place
 
 
-def _signed(sign: float, function: _Function, values: Tensor) -> Tensor:
-    return sign * function(values)
-
-
-def _stay(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
-    return points
-
-
-def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
+def _climb(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor, support: Any) -> Tensor:
     """Follows the gradient in ever shorter steps, equally long at all points; returns all points on the way."""
     if _is_discrete(support, points):
         return points
-    scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.to(points).reshape(points.shape[1:])
+    scale = _scale(starts)
     visited = [points]
     for step in range(_NUM_STEPS):
         length = 0.3 * 0.001 ** (step / _NUM_STEPS)
@@ -180,12 +170,10 @@ def _climb(function: _Function, points: Tensor, starts: Tensor, support: Any) ->
     return torch.cat(visited)
 
 
-def _refine(function: _Function, points: Tensor, starts: Tensor, support: Any) -> Tensor:
+def _refine(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor, support: Any) -> Tensor:
     """Perturbs the best points, finer and finer; or exchanges coordinates."""
     discrete = _is_discrete(support, points)
-    scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.to(
-        starts.dtype if not discrete else torch.float64
-    )
+    scale = _scale(starts)
     visited = [points]
     for depth in range(_NUM_REFINEMENTS):
         tries = points.repeat_interleave(_NUM_TRIES, 0)
@@ -195,12 +183,17 @@ def _refine(function: _Function, points: Tensor, starts: Tensor, support: Any) -
             tries = torch.where(torch.rand(features.shape) < 0.5, donors, features).reshape(tries.shape)
         else:
             noise = torch.randn(tries.shape, dtype=tries.dtype)
-            tries = tries + 0.3 * _FINER**depth * scale.reshape(points.shape[1:]) * noise
+            tries = tries + 0.3 * _FINER**depth * scale * noise
         tries = torch.cat([points, tries[inside(support, tries)]])
         values = in_chunks(function, tries)
         points = tries[values.topk(min(len(points), len(values))).indices]
         visited.append(points)
     return torch.cat(visited)
+
+
+def _scale(starts: Tensor) -> Tensor:
+    scale = location_scale_of_draws(starts.reshape(len(starts), -1)).scale.reshape(starts.shape[1:])
+    return scale.to(starts) if starts.is_floating_point() else scale
 
 
 def _is_discrete(support: Any, values: Tensor) -> bool:

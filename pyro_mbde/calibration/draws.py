@@ -25,10 +25,6 @@ _MAX_CELLS = 2**14
 class ScoredDraws:
     """Makes draws of a base, their scores, and the cells of the unit cube that they were inverted from.
 
-    Args:
-        base: public base distribution.
-        tilt: its ``score`` is taken.
-
     Raises:
         ValueError: the score of a row depends on its place among other rows, whatever the weights.
     """
@@ -61,13 +57,7 @@ class ScoredDraws:
         return int(self._parts_per_dim**self._num_cut_dims)
 
     def quasi_random(self, num_held: int, size: int, bar: tqdm[Any]) -> SampledScores:
-        """Returns ``size`` quasi-random draws in each replicate, to follow ``num_held`` earlier ones.
-
-        Args:
-            num_held: also chooses the seed.
-            size: draws in a replicate.
-            bar: a progress bar, which is moved on by each replicate.
-        """
+        """Returns ``size`` quasi-random draws in each replicate, to follow ``num_held`` earlier ones."""
         with seeded(self._seed + num_held):
             replicates = [quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)]
         return SampledScores.of_blocks([self._scored(draws, points, bar) for draws, points in replicates])

@@ -20,9 +20,9 @@ from pyro_mbde.calibration.scores import ExactScores, SampledScores
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.kinds_of_statistics import aligned
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer
 from pyro_mbde.density.row_batch import RowBatch
-from pyro_mbde.density.statistics import aligned
 from pyro_mbde.density.tilt import Tilt
 
 #: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second until the
@@ -58,8 +58,8 @@ class Calibrator:
     ensemble. The shift is found on quasi-random draws of the base. They are kept, because one fit serves many epsilons;
     what is kept does not depend on whether an attempt succeeded. Each attempt at a certificate uses new draws, from the
     operating system's randomness, so the shift does not depend on them, as the proof requires. A certificate therefore
-    holds whatever came before, even if epsilon was chosen after seeing rows drawn from an earlier density of this
-    score. On a finite base both are exact sums over its points.
+    holds regardless of what came before, even if epsilon was chosen after seeing rows drawn from an earlier density of
+    this score. On a finite base both are exact sums over its points.
 
     Privacy:
         Everything here except the base is private.
@@ -70,10 +70,6 @@ class Calibrator:
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
         progress: whether to show a progress bar when calibrating takes more than a second.
-
-    Raises:
-        ValueError: the score of a row depends on its place among other rows, whatever the weights: no certificate can
-            be proved of it.
     """
 
     def __init__(
@@ -170,7 +166,7 @@ class Calibrator:
         taken: list[tuple[Tensor, Tensor]] = []
         if self._certify(scores, shift, bounds, claim, self._blocks(_FIRST, bar, taken.append)):
             return Placement(shift, 1.0, scores.log_normalizer(shift, bounds))
-        # The draws of the first attempt help to find a better shift, for this call alone.
+        # The draws of the first attempt help to find a better shift, in this call only.
         pooled = scores.pooled(SampledScores.of_blocks(taken), shift, bounds)
         shift = project(*pooled.weighted(), bounds)
         if self._certify(pooled, shift, bounds, claim, self._blocks(_SECOND, bar)):

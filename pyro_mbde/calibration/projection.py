@@ -13,7 +13,7 @@ from pyro_mbde.density.bounds import Bounds
 
 
 def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
-    r"""Returns the shift of the best calibrated density: the KL projection of P.
+    r"""Returns the shift of the best calibrated density, in nats: the KL projection of P.
 
     Of all densities with :math:`lo \le \log q/q_0 \le hi`, the one that minimises KL(P, Q), so maximises
     :math:`E_P[\log q/q_0]`, has
@@ -31,12 +31,6 @@ def project(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
             :func:`clip_score`; see :func:`rank_last` for a target that vanishes where the base does not.
         log_weights: logarithms of the points' weights under Q0, shape ``(n,)``; need not be normalised.
         bounds: the interval, with ``low < 0 < high``, in nats.
-
-    Returns:
-        s, in nats.
-
-    Raises:
-        ValueError: the bounds do not hold 0 strictly between them.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 6 (what no density
@@ -69,20 +63,12 @@ def rank_last(log_ratio: Tensor, bounds: Bounds) -> Tensor:
 
 
 def project_a_priori(log_ratio: Tensor, log_weights: Tensor, bounds: Bounds) -> float:
-    r"""Returns the shift of the best density with an a-priori guarantee.
+    r"""Returns the shift of the best density with an a-priori guarantee, in nats; arguments as for :func:`project`.
 
-    There the tilt alone is bounded, and where the interval lies changes nothing, since a constant added to the tilt
-    does not. The tilt that gains most is :math:`f = \mathrm{clip}(\log p/q_0 - s, lo, hi)` with :math:`s = -\phi(s)`.
+    There only the tilt is bounded. Where the interval lies makes no difference, since a constant added to the tilt
+    makes none. The tilt that gains most is :math:`f = \mathrm{clip}(\log p/q_0 - s, lo, hi)` with :math:`s = -\phi(s)`.
     Where nothing is clipped there are many such s, all of which give the same density. Proof: docs/proofs.md, *The
     a-priori projection*.
-
-    Args:
-        log_ratio: log p/q0 at points of the base, float64 of shape ``(n,)``; may be infinite.
-        log_weights: logarithms of the points' weights under Q0, shape ``(n,)``.
-        bounds: the interval, in nats.
-
-    Returns:
-        s, in nats.
 
     Example:
         >>> ratio = torch.tensor([1.0, -1.0], dtype=torch.float64)

@@ -9,11 +9,11 @@ from pyro_mbde.calibration.placement import Calibrator, certain_shrinkage
 from pyro_mbde.calibration.plan import SMALLEST_DELTA
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.statistics import aligned
+from pyro_mbde.density.kinds_of_statistics import aligned
 
 
 def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFamily:
-    r"""Proves the certificate of a density again, for the function that draws are accepted by here.
+    r"""Returns a density with a new proof of its certificate, for the function that draws are accepted by here.
 
     For a density that was converted to another dtype or device, or loaded under a different PyTorch version
     or processor. Offset, bounds, tolerance and delta stay the same; the proof takes fresh draws of the base.
@@ -27,13 +27,11 @@ def recertify(q: MollifiedExpFamily, *, progress: bool = True) -> MollifiedExpFa
         q: a density with a certificate.
         progress: whether to show a progress bar when it takes more than a second.
 
-    Returns:
-        The density with the calibrated guarantee and its own fingerprint.
-
     Raises:
         ValueError: q was never certified, or no proof was found.
 
     Example:
+        >>> import torch
         >>> from pyro_mbde import DensityRatio
         >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))
         >>> q = DensityRatio(base, seed=0, progress=False).fit(torch.linspace(1, 2, 500)).mollify(1.0)

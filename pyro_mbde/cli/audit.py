@@ -74,12 +74,6 @@ def audit_command(
         seed=seed,
         progress=not console.quiet,  # also where standard error is kept in a file: it takes minutes
     )
-    console.answer({"recipe": asdict(recipe), **_document(report)}, str(report))
+    console.answer({"recipe": asdict(recipe), **json.loads(report.to_json())}, str(report))
     if not report.passed:
         ctx.exit(CHECK_FAILED)
-
-
-def _document(report: Any) -> dict[str, Any]:
-    content = report.to_json()
-    document: dict[str, Any] = json.loads(content) if isinstance(content, str) else dict(content)
-    return document

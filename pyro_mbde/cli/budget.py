@@ -199,13 +199,13 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
     Permission to read the ledger is enough. Keep the head that it prints where those who can write the ledger cannot:
     they could rewrite all of it, and only an earlier head shows that. Pass the whole head.
     """
+    from pyro_mbde._checks import counted
+
     with open_ledger(ledger) as opened:
         found = opened.verify(head)
-    document = {"ok": found.ok, "num_charges": found.num_charges, "head": found.head, "problems": list(found.problems)}
-    noun = "charge" if found.num_charges == 1 else "charges"
-    lines = [f"{'ok' if found.ok else 'NOT OK'}: {found.num_charges:,} {noun}, head {found.head}"]
+    lines = [f"{'ok' if found.ok else 'NOT OK'}: {counted(found.num_charges, 'charge')}, head {found.head}"]
     lines += [f"  {problem}" for problem in found.problems]
-    console.answer(document, "\n".join(lines), settled=not found.ok)
+    console.answer(asdict(found), "\n".join(lines), settled=not found.ok)
     if not found.ok:
         ctx.exit(CHECK_FAILED)
 
@@ -246,7 +246,7 @@ def plan_command(
 ) -> None:
     """Work out what each of several rows may cost within a total, how to fit for that, and which account to open."""
     from pyro_mbde import epsilon_per_draw
-    from pyro_mbde._checks import shown
+    from pyro_mbde._checks import counted, shown
     from pyro_mbde.privacy.advice import advise
 
     _check_total(epsilon)
@@ -265,11 +265,10 @@ def plan_command(
     if calibrated and budget.skew < LOW_SKEW:
         advice.append(LOW_SKEW_ADVICE.format(budget.skew))
     document["advice"] = console.notes(advice)
-    noun = "row" if num_draws == 1 else "rows"
     text = aligned(
         [
             ("one row", f"epsilon {shown(budget.epsilon)}, {budget.form}"),
-            (f"{num_draws:,} {noun}", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
+            (counted(num_draws, "row"), f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
             ("fit with", options),
             ("account", account),
             *([("", document["account_note"])] if document["account_note"] else []),

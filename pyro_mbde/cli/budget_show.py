@@ -7,11 +7,12 @@ from typing import Any
 
 from pyro_mbde.cli.console import Console, aligned
 
+_OF_A_CHARGE = ("number", "when", "num_draws", "guarantee", "purpose", "who", "fingerprint", "hash")
+
 
 def describe(account: Any) -> dict[str, Any]:
-    """Returns what an account tells, for JSON."""
-    names = ("name", "epsilon", "delta", "rule", "certificate_delta", "opened", "closed")
-    return {name: getattr(account, name) for name in names}
+    """Returns an account for JSON."""
+    return asdict(account)
 
 
 def limits(account: Any) -> str:
@@ -55,19 +56,7 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
         **describe(account),
         "spent": {"epsilon": cost.epsilon, "delta": cost.delta},
         "shared_densities": shared,
-        "charges": [
-            {
-                "number": charge.number,
-                "when": charge.when,
-                "num_draws": charge.num_draws,
-                "guarantee": asdict(charge.guarantee),
-                "purpose": charge.purpose,
-                "who": charge.who,
-                "fingerprint": charge.fingerprint,
-                "hash": charge.hash,
-            }
-            for charge in charges
-        ],
+        "charges": [{name: asdict(charge)[name] for name in _OF_A_CHARGE} for charge in charges],
     }
     epsilon, delta = _standing(account, cost)
     lines = [f"{account.name}, rule {account.rule}, opened {_days(account)}"]
@@ -80,7 +69,7 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
         rows += [
             (
                 str(charge.number),
-                _day(charge.when),
+                str(charge.when.date()),
                 f"{charge.num_draws:,}",
                 shown(charge.guarantee.epsilon),
                 charge.fingerprint[:8],
@@ -101,11 +90,7 @@ def _standing(account: Any, cost: Any) -> tuple[str, str]:
 
 
 def _days(account: Any) -> str:
-    return _day(account.opened) + ("" if account.closed is None else f", closed {_day(account.closed)}")
-
-
-def _day(when: Any) -> str:
-    return str(when.date()) if hasattr(when, "date") else str(when)[:10]
+    return f"{account.opened.date()}" + ("" if account.closed is None else f", closed {account.closed.date()}")
 
 
 def _warn_of_shared(console: Console, shared: list[tuple[str, ...]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pyro_mbde.cli.numbers import shortened, whole_problem
+from pyro_mbde.cli.numbers import HOW_TO_WRITE_WHOLE, is_whole, shortened
 
 COLUMNS = "columns"
 _PATH, _CONTENT, _READ = (f"pyro_mbde.cli.config.{name}" for name in ("path", "content", "read"))
@@ -75,11 +75,7 @@ config_option = click.option(
 
 def _names(ctx: click.Context) -> list[str]:
     """The commands that lead to this one, without the first."""
-    names: list[str] = []
-    while ctx.parent is not None:
-        names.insert(0, ctx.info_name or "")
-        ctx = ctx.parent
-    return names
+    return [] if ctx.parent is None else [*_names(ctx.parent), ctx.info_name or ""]
 
 
 def check_section(command: click.Command, content: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -89,15 +85,11 @@ def check_section(command: click.Command, content: Mapping[str, Any], place: str
         command: whose table.
         content: the table.
         place: what to call it in errors; empty for the whole file.
-
-    Raises:
-        ValueError: a key is not an option of the command, or a value of the wrong kind.
     """
+    command = getattr(command, "loaded", command)
     subcommands = getattr(command, "commands", None)
     if subcommands is not None:
         return _check_group(subcommands, content, place)
-    if getattr(command, "forwards", False):  # checked when it runs, by the command that it is for
-        return {"as_json" if key == "json" else key: value for key, value in content.items()}
     parameters = {_key(parameter): parameter for parameter in command.params if parameter.name not in _UNNAMEABLE}
     checked = {}
     for key, value in content.items():
@@ -147,12 +139,10 @@ def _check_value(parameter: click.Parameter, value: Any, subject: str) -> Any:
 
 
 def _check_one(parameter: click.Parameter, value: Any, subject: str) -> Any:
-    if isinstance(value, bool) != bool(getattr(parameter, "is_flag", False)) or not isinstance(
-        value, bool | int | float | str
-    ):
-        wanted = "true or false" if getattr(parameter, "is_flag", False) else "a number or text"
-        raise ValueError(f"{subject} must be {wanted}.")
+    is_flag = getattr(parameter, "is_flag", False)
+    if isinstance(value, bool) != is_flag or not isinstance(value, bool | int | float | str):
+        raise ValueError(f"{subject} must be {'true or false' if is_flag else 'a number or text'}.")
     # Click would cut off the fraction.
-    if isinstance(parameter.type, click.types.IntParamType) and (problem := whole_problem(value)) is not None:
-        raise ValueError(f"{subject} must be a whole number, got {shortened(value)}. {problem}")
+    if isinstance(parameter.type, click.types.IntParamType) and not is_whole(value):
+        raise ValueError(f"{subject} must be a whole number, got {shortened(value)}. {HOW_TO_WRITE_WHOLE}")
     return value

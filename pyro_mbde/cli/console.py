@@ -118,11 +118,7 @@ def write_line(stream: TextIO | None, text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Writes a line to standard error, where that can be done.
-
-    Args:
-        text: the line.
-    """
+    """Writes a line to standard error, where that can be done."""
     with contextlib.suppress(OSError):
         write_line(sys.stderr, text)
 
@@ -138,11 +134,7 @@ def flush_streams() -> None:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Returns whether a stream is a terminal.
-
-    Args:
-        stream: standard input, output or error, or ``None``.
-    """
+    """Returns whether a stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed

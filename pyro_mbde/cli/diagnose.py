@@ -19,16 +19,15 @@ from pyro_mbde.cli.shared import (
     force_option,
     shared_options,
 )
+from pyro_mbde.mcmc.kernels import KERNELS
 
 if TYPE_CHECKING:
     from pyro_mbde import Chains, MixingReport
 
-KERNELS = ("random_walk", "hmc", "nuts", "lockstep_random_walk", "independence")
-#: Draws of each chain: so many at first, then twice as many until the chains are long enough, at most so many.
-FIRST, MOST = 2000, 32_000
-#: Checks that longer chains may pass.
+#: Draws of each chain, doubled from the first number up to the second until the chains are long enough.
+MIN_LENGTH, MAX_LENGTH = 2000, 32_000
+#: Checks that longer chains may pass, and those that they do not help to pass.
 OF_LENGTH = {"R-hat", "ESS"}
-#: Checks that longer chains do not help to pass.
 NOT_OF_LENGTH = {"draws", "acceptance rate", "divergences", "E-BFMI"}
 UNAFFECTED = (
     "Rows from `pyro-mbde release` do not depend on this: they are exact draws of the model, and no chain is run for "
@@ -48,7 +47,7 @@ UNAFFECTED = (
 @click.argument("model", type=EXISTING)
 @click.option(
     "--kernel",
-    type=click.Choice(KERNELS),
+    type=click.Choice(tuple(KERNELS)),
     default="lockstep_random_walk",
     show_default=True,
     help="How the chains move.",
@@ -56,7 +55,7 @@ UNAFFECTED = (
 @click.option(
     "--num-samples",
     type=Whole(4),
-    help=f"Draws of each chain.  [default: {FIRST:,}, doubled until R-hat and ESS pass, up to {MOST:,}]",
+    help=f"Draws of each chain.  [default: {MIN_LENGTH:,}, doubled until R-hat and ESS pass, up to {MAX_LENGTH:,}]",
 )
 @click.option(
     "--warmup-steps",
@@ -97,23 +96,19 @@ def diagnose_command(
     Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it
     reports on what was drawn so far, and exits with 130.
     """
+    from pyro_mbde.pictures import PICTURE_ENDINGS, write_picture
+
     output = output or model.with_name(f"{model.stem}.mixing.png")
-    _check_ending(output)
+    if output.suffix not in PICTURE_ENDINGS:
+        raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--output'")
     check_output(ctx, output, force=force)
     from pyro_mbde.diagnostics.parameters import column_names, scalar_parameters
     from pyro_mbde.diagnostics.plot import draw_mixing
-    from pyro_mbde.pictures import write_picture
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)
-    options = {
-        "kernel": kernel,
-        "warmup_steps": warmup_steps,
-        "num_chains": num_chains,
-        "seed": seed,
-        "progress": console.progress,
-    }
-    chains, mixing, interrupted = _run(fitted.density, num_samples, options)
+    options = {"kernel": kernel, "warmup_steps": warmup_steps, "num_chains": num_chains, "seed": seed}
+    chains, mixing, interrupted = _run(fitted.density, num_samples, options, progress=console.progress)
     names = {} if fitted.schema is None else column_names(chains, fitted.schema)
     write_picture(draw_mixing(chains, mixing, scalar_parameters(chains), names), output)
     report = mixing.renamed(names)
@@ -137,23 +132,18 @@ def diagnose_command(
         ctx.exit(CHECK_FAILED)
 
 
-def _check_ending(output: Path) -> None:
-    from pyro_mbde.pictures import PICTURE_ENDINGS
-
-    if output.suffix not in PICTURE_ENDINGS:
-        raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--output'")
-
-
-def _run(density: Any, num_samples: int | None, options: dict[str, Any]) -> tuple[Chains, MixingReport, bool]:
+def _run(
+    density: Any, num_samples: int | None, options: dict[str, Any], *, progress: bool
+) -> tuple[Chains, MixingReport, bool]:
     """Runs chains of a given length, or as long as they need; and whether they were interrupted."""
     from pyro_mbde import mixing_report, resume_mcmc, run_mcmc
 
-    wanted = FIRST if num_samples is None else num_samples
-    chains = run_mcmc(density, num_samples=wanted, **options)
+    wanted = MIN_LENGTH if num_samples is None else num_samples
+    chains = run_mcmc(density, num_samples=wanted, progress=progress, **options)
     report = mixing_report(chains)
-    while num_samples is None and chains.num_samples == wanted < MOST and _too_short(report):
+    while num_samples is None and chains.num_samples == wanted < MAX_LENGTH and _too_short(report):
         wanted *= 2
-        chains = resume_mcmc(chains, wanted - chains.num_samples, progress=options["progress"])
+        chains = resume_mcmc(chains, wanted - chains.num_samples, progress=progress)
         report = mixing_report(chains)
     return chains, report, chains.num_samples < wanted
 

@@ -57,25 +57,16 @@ class Recipe:
     steps: int | None
 
     @classmethod
-    def from_options(
-        cls,
-        method: str,
-        epsilon: float,
-        delta: float | None,
-        skew: float | None,
-        rounds: int | None,
-        steps: int | None,
-    ) -> Recipe:
+    def from_options(cls, **options: Any) -> Recipe:
         """Fills in what was not given, and refuses what the method has no use for."""
-        if method == RATIO and rounds is not None:
+        recipe = cls(**options)
+        if recipe.method == RATIO and recipe.rounds is not None:
             raise click.UsageError("--rounds is for the methods mbde and mbde-paper.")
-        if method == PAPER and not (delta is None and skew is None):
+        if recipe.method == PAPER and not (recipe.delta is None and recipe.skew is None):
             raise click.UsageError("--delta and --skew are for the methods ratio and mbde: the paper's has neither.")
-        if method != PAPER:
-            delta, skew = DELTA if delta is None else delta, SKEW if skew is None else skew
-        if method != RATIO:
-            rounds = ROUNDS if rounds is None else rounds
-        return cls(method, epsilon, delta, skew, rounds, steps)
+        defaults: dict[str, Any] = {} if recipe.method == PAPER else {"delta": DELTA, "skew": SKEW}
+        defaults |= {} if recipe.method == RATIO else {"rounds": ROUNDS}
+        return replace(recipe, **{name: value for name, value in defaults.items() if getattr(recipe, name) is None})
 
     def trainer(
         self, base: Distribution, *, seed: int | None = None, progress: bool = False
@@ -95,9 +86,8 @@ class Recipe:
         if self.method == PAPER:
             boosting = MBDE.paper(base, self.epsilon, self.rounds or ROUNDS, seed=seed, progress=progress)
             return self._with_steps(boosting).fit
-        assert self.delta is not None
-        assert self.skew is not None
         delta, skew = self.delta, self.skew
+        assert delta is not None and skew is not None
         if self.method == RATIO:
             ratio = self._with_steps(DensityRatio(base, seed=seed, progress=progress))
             plan_calibration(ratio.base, self.epsilon, delta, skew)  # checks them before any table is read

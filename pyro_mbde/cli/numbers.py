@@ -16,8 +16,13 @@ class Number(click.types.FloatParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Returns the number, or fails."""
-        if (problem := number_problem(value)) is not None:
-            self.fail(f"{shortened(value)} is not a number. {problem}", param, ctx)
+        text = str(value)
+        if not _NUMBER.fullmatch(text):
+            pointed = text.replace(",", ".", 1)
+            remedy = "Write it in the digits 0 to 9 with a decimal point, such as 0.5."
+            if _NUMBER.fullmatch(pointed):
+                remedy = f"Use a decimal point: {pointed}."
+            self.fail(f"{shortened(value)} is not a number. {remedy}", param, ctx)
         try:
             return float(value)
         except OverflowError:  # of an int
@@ -29,48 +34,22 @@ class Whole(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Returns the number, or fails."""
-        if (problem := whole_problem(value)) is not None:
-            self.fail(f"{shortened(value)} is not a whole number. {problem}", param, ctx)
+        if not is_whole(value):
+            self.fail(f"{shortened(value)} is not a whole number. {HOW_TO_WRITE_WHOLE}", param, ctx)
         whole: int = super().convert(value, param, ctx)
         return whole
 
 
 NUMBER = Number()
+HOW_TO_WRITE_WHOLE = "Write it in digits alone, such as 20."
 
 
-def whole_problem(value: Any) -> str | None:
-    """Returns how to write what is not a whole number; None of one that is.
-
-    Args:
-        value: text, or a value of a TOML file.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return None
-    if isinstance(value, str) and _WHOLE.fullmatch(value):
-        return None
-    return "Write it in digits alone, such as 20."
-
-
-def number_problem(value: Any) -> str | None:
-    """Returns how to write what is not a number; None of one that is.
-
-    Args:
-        value: text, or a value of a TOML file.
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return None
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        return None
-    if isinstance(value, str) and _NUMBER.fullmatch(value.replace(",", ".", 1)):
-        return f"Use a decimal point: {value.replace(',', '.', 1)}."
-    return "Write it in the digits 0 to 9 with a decimal point, such as 0.5."
+def is_whole(value: Any) -> bool:
+    """Returns whether text, or a value of a TOML file, is a whole number."""
+    return _WHOLE.fullmatch(str(value)) is not None
 
 
 def shortened(value: Any) -> str:
-    """Returns a value as an error shows it.
-
-    Args:
-        value: any.
-    """
+    """Returns a value as an error shows it."""
     shown = ascii(value)
     return shown if len(shown) <= 40 else f"{shown[:37]}..."

@@ -55,7 +55,7 @@ def release_command(
     may exist. Rows and card are public, and so is everything that this command prints. Rows that were charged and
     cannot be written are printed. Once rows are charged and written the exit code is 0, even if nothing can be printed.
     """
-    from pyro_mbde._checks import shown
+    from pyro_mbde._checks import counted, shown
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel
 
@@ -87,24 +87,23 @@ def release_command(
             raise
     standing, density = released.card["account"], released.card["density"]
     spent = standing["spent"]
+    advice = advise(
+        standing["epsilon"],
+        row=released.card["guarantee_of_one_row"]["epsilon"],
+        skew=density["skew"],
+        calibrated=density["form"] == "calibrated",
+    )
     document = {
         "rows": output,
         "num_draws": num_draws,
         "card": released.card,
         "charge": {"number": released.charge.number, "when": released.charge.when, "purpose": purpose},
         "account": standing,
-        "advice": console.notes(
-            advise(
-                standing["epsilon"],
-                row=released.card["guarantee_of_one_row"]["epsilon"],
-                skew=density["skew"],
-                calibrated=density["form"] == "calibrated",
-            )
-        ),
+        "advice": console.notes(advice),
     }
-    noun = "row" if num_draws == 1 else "rows"
     text = (
-        f"{num_draws:,} {noun} in {output}, what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
+        f"{counted(num_draws, 'row')} in {output}, "
+        f"what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
         f"entry {released.charge.number} of the ledger, charged to {released.charge.account}: "
         f"epsilon {shown(spent['epsilon'])} of {shown(standing['epsilon'])} spent, "
         f"delta {shown(spent['delta'])} of {shown(standing['delta'])}"

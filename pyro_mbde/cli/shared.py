@@ -76,7 +76,7 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
 
 def open_ledger(place: str, *, create: bool = False) -> Any:
     """Opens a ledger; a missing file is an error, unless ``create``."""
-    file = place.removeprefix("sqlite:///") if place.startswith("sqlite:///") else place
+    file = place.removeprefix("sqlite:///")
     if not create and "://" not in file and not Path(file).exists():
         raise FileNotFoundError(f"There is no ledger at {place!r}. Open an account in it first: pyro-mbde budget open.")
     return importlib.import_module("pyro_mbde.ledger.ledger").Ledger(place)

@@ -29,13 +29,7 @@ def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def format_of(ctx: click.Context, csv_format: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns how to read a model's table again: as it was read for the fit, where no option says otherwise.
-
-    Args:
-        ctx: of the command.
-        csv_format: the command's options.
-        settings: of the model.
-    """
+    """Returns how to read the table of a model with these settings: as for the fit, unless an option says otherwise."""
     remembered = settings.get(TABLE_FORMAT, {})
     told = {name for name in TABLE_OPTIONS if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
     return {name: value if name in told else remembered.get(name, value) for name, value in csv_format.items()}

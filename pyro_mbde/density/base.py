@@ -34,11 +34,6 @@ class ClosedUniform(dist.Uniform):
     PyTorch's density is 0 on the upper edge although its support holds it; a row at the top of a column's public range
     must have one.
 
-    Args:
-        low: lower edge.
-        high: upper edge.
-        validate_args: as for any distribution.
-
     Example:
         >>> ClosedUniform(0.0, 2.0).log_prob(torch.tensor([0.0, 2.0]))
         tensor([-0.6931, -0.6931])
@@ -90,7 +85,7 @@ class PreparedBase:
     def example(self) -> Tensor:
         """One draw, shape ``event_shape``."""
         with torch.inference_mode(False):
-            return self.draws[0].clone()  # of one row, not a view that keeps all of them
+            return self.draws[0].clone()  # a copy: a view would keep all of them
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -220,10 +215,6 @@ def _parts_of(value: object, seen: set[int] | None = None) -> Iterator[Any]:
 def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, Any]:
     """Returns the base as a plain dict, checked to describe it.
 
-    Args:
-        base: the base distribution.
-        draws: its :func:`reference_draws`; ``None`` to make them.
-
     Raises:
         UnknownDistributionError: what :func:`~pyro_mbde.serialization.encode` makes of it is another distribution, or
             it cannot be encoded.
@@ -259,14 +250,7 @@ def convert_base(
     device: torch.device | None = None,
     draws: Tensor | None = None,
 ) -> Distribution:
-    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``.
-
-    Args:
-        base: the base distribution.
-        dtype: ``None`` to keep it.
-        device: ``None`` to keep it.
-        draws: as for :func:`describe_base`.
-    """
+    """Returns a copy of the base with its floating-point parameters in ``dtype`` and all of them on ``device``."""
 
     def convert(tensor: Tensor) -> Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
@@ -296,13 +280,7 @@ def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
     """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
 
-    Args:
-        value: shape ``(..., *event_shape)``.
-        base: the base distribution.
-        dtype: of the network.
-
-    Returns:
-        Tensor of shape ``(..., d)``; of a batch ``(..., k, d)``.
+    Of a batch, the result has shape ``(..., k, d)``.
     """
     row = base.row if isinstance(base, RowBatch) else base
     return (value if row.event_shape else value.unsqueeze(-1)).to(dtype)
@@ -357,6 +335,6 @@ def location_scale_of_draws(draws: Tensor) -> LocationScale:
 
 
 def reference_draws(base: Distribution) -> Tensor:
-    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is left alone."""
+    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is not touched."""
     with seeded(0), torch.inference_mode(False), torch.no_grad():
         return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))

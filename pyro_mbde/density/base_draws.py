@@ -44,13 +44,6 @@ def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
 
     Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
     Where the base has no inverse distribution function these are plain draws.
-
-    Args:
-        base: distribution with empty batch shape.
-        num_draws: number of draws; a power of 2 fills best.
-
-    Returns:
-        Tensor of shape ``(num_draws, *event_shape)``.
     """
     return quasi_draws_with_points(base, num_draws)[0]
 
@@ -125,9 +118,6 @@ class TorchSource:
     points of a finite base by their exact probabilities (:class:`~pyro_mbde.density.finite.FinitePoints`), the inverse
     distribution function in float64 where there is one, and torch's own sampler elsewhere. A batch is so many
     independent rows.
-
-    Args:
-        base: the base distribution.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
@@ -182,9 +172,6 @@ class SystemSource(TorchSource):
     Torch's samplers, for bases without an inverse, use its Mersenne Twister. The system fills all of its 19,968 bits
     again before it has given half as many on average, or for every row where one row takes more: what a row gave away
     never determines another row.
-
-    Args:
-        base: the base distribution.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
@@ -223,9 +210,6 @@ class UnfilledSource(SystemSource):
     """As :class:`SystemSource`, but torch's generator is filled once: for draws that are never handed out.
 
     A certificate takes millions of draws of the base and shows none of them.
-
-    Args:
-        base: the base distribution.
     """
 
     def _sample(self, num_draws: int) -> Tensor:
@@ -233,11 +217,7 @@ class UnfilledSource(SystemSource):
 
 
 def draws_by_inversion(base: Distribution) -> bool:
-    """Returns whether draws of a base are functions of the system's bits alone, without torch's generator.
-
-    Args:
-        base: the base distribution.
-    """
+    """Returns whether draws of a base depend only on the system's bits, without torch's generator."""
     with system_generator():
         return SystemSource(base).propose_with_points(1)[1] is not None
 
@@ -248,9 +228,6 @@ def system_generator() -> Iterator[None]:
 
     Seeding would not do: of a seed, torch's CPU generator uses 32 bits, few enough to try them all against a released
     row. Here the whole state of 19,968 bits is filled. (A CUDA generator takes a key of 64 bits, and gets one.)
-
-    Raises:
-        RuntimeError: this version of PyTorch keeps the state of its generator in another form.
     """
     with forked_generators():
         _fill_generators()

@@ -1,7 +1,7 @@
 r"""From a privacy parameter to bounds and back.
 
 A density :math:`q = q_0 \exp(f - \phi)` with :math:`f` in a public interval :math:`[lo, hi]`, whatever the table was,
-is private to sample from: only the interval matters, not how :math:`f` was learned. Nothing here trains or touches a
+is private to sample from: only the interval matters, not how :math:`f` was learned. Nothing here trains or reads a
 table.
 """
 
@@ -128,9 +128,6 @@ def tilt_bounds(natural_params: Tensor) -> Bounds:
     Returns:
         ``Bounds(-B, B)`` in nats.
 
-    Raises:
-        ValueError: a natural parameter is not finite.
-
     Example:
         >>> tilt_bounds(torch.tensor([1.0, 0.5]))
         Bounds(low=-1.0397207708399179, high=1.0397207708399179)
@@ -161,9 +158,6 @@ def a_priori_guarantee(bounds: Bounds) -> Guarantee:
 
     Returns:
         ``Guarantee(epsilon=2 R, delta=0, log_ratio_range=2 R)``.
-
-    Raises:
-        ValueError: the bounds do not hold 0 between them, or one is not finite.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 4 (Q_T is in
@@ -233,9 +227,6 @@ def calibrated_guarantee(bounds: Bounds, certificate: Certificate) -> Guarantee:
 
     Returns:
         ``Guarantee(epsilon=R + 2 eta, delta, log_ratio_range=2 R)``, or the a-priori one where R is below 2 eta.
-
-    Raises:
-        ValueError: the bounds do not hold 0 between them, or one is not finite.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Definition 3 and the lemma

@@ -1,4 +1,4 @@
-"""Finite bases: their points, and the probabilities that draws follow exactly."""
+"""Finite bases: their points, and the exact probabilities of their draws."""
 
 from __future__ import annotations
 
@@ -37,14 +37,7 @@ class FinitePoints(NamedTuple):
     log_weights: Tensor
 
     def draw(self, uniforms: Tensor) -> Tensor:
-        """Returns the points that uniforms stand for.
-
-        Args:
-            uniforms: multiples of 2^-53 in [0, 1), float64 of shape ``(n,)``.
-
-        Returns:
-            Points of shape ``(n,)``, on the device of the base.
-        """
+        """Returns the points that uniforms stand for."""
         integers = (uniforms.to(self.cumulative.device) * NUM_STEPS).to(torch.int64)
         return self.points[torch.searchsorted(self.cumulative, integers, right=True)]
 
@@ -60,15 +53,7 @@ def enumerate_points(base: Distribution) -> Tensor | None:
 
 
 def finite_points(base: Distribution, wide_base: Distribution | None = None) -> FinitePoints | None:
-    """Returns the points of a finite base with the law of its draws, or None where they cannot be listed.
-
-    Args:
-        base: distribution with empty batch shape.
-        wide_base: the same in float64, where there is such a thing; gives the probabilities.
-
-    Raises:
-        ValueError: its probabilities do not sum to 1.
-    """
+    """Returns the points of a finite base with the law of its draws, or None where they cannot be listed."""
     points = enumerate_points(base)
     if points is None:
         return None

@@ -1,4 +1,4 @@
-"""Mean and variance of a fitted density, and what to do in place of what it has not."""
+"""Mean and variance of a fitted density, and errors that say what to do where there is no closed form."""
 
 from __future__ import annotations
 
@@ -31,11 +31,6 @@ class Moments:
 
     Privacy:
         As sensitive as the table.
-
-    Args:
-        base: the base.
-        tilt: its tilt.
-        dtype: floating-point type of the networks.
     """
 
     def __init__(self, base: Distribution, tilt: Tilt, dtype: torch.dtype) -> None:
@@ -43,11 +38,7 @@ class Moments:
 
     @cached_property
     def mean_and_variance(self) -> tuple[Tensor, Tensor]:
-        """Both, of each coordinate, shape ``event_shape``.
-
-        Raises:
-            NotImplementedError: the base's are not known.
-        """
+        """Both, of each coordinate, shape ``event_shape``."""
         base: Any = self._base
         with seeded(0), torch.inference_mode(False), torch.no_grad():
             of_base: tuple[Tensor, Tensor] = base.mean, base.variance
@@ -73,20 +64,12 @@ class TiltedMoments(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Mean, shape ``batch_shape + event_shape``; see :class:`Moments`. Private.
-
-        Raises:
-            NotImplementedError: the base has no mean that is known.
-        """
+        """Mean, shape ``batch_shape + event_shape``; see :class:`Moments`. Private."""
         return self._moment(0, "mean")
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each coordinate, shape ``batch_shape + event_shape``; see :class:`Moments`. Private.
-
-        Raises:
-            NotImplementedError: the base has no variance that is known.
-        """
+        """Variance of each coordinate, shape ``batch_shape + event_shape``; see :class:`Moments`. Private."""
         return self._moment(1, "var")
 
     def _moment(self, index: int, function: str) -> Tensor:

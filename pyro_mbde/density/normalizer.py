@@ -23,16 +23,13 @@ NUM_REPLICATES = 16
 class LogNormalizer:
     r"""The log-normaliser :math:`\phi = \log E_{Q_0} e^f` and how well it is known.
 
-    Private: it is computed from the table. Draws do not use it (but to size their batches), so its error is an error of
-    ``log_prob`` alone: the density integrates to ``exp(true phi - value)``.
+    Private: it is computed from the table. Draws use it only to size their batches, so its error affects only
+    ``log_prob``: the density integrates to ``exp(true phi - value)``.
 
     Args:
         value: phi, in nats.
-        standard_error: standard error of ``value``, in nats; 0 for a finite base, over which phi is summed. It speaks
-            of what the draws met: a region too rare for any of them is in neither number.
-
-    Raises:
-        ValueError: an argument is not finite, or the standard error is negative.
+        standard_error: standard error of ``value``, in nats; 0 for a finite base, over which phi is summed. It covers
+            what the draws met: a region too rare for any of them affects neither number.
 
     Example:
         >>> LogNormalizer(0.1, standard_error=1e-4)
@@ -66,9 +63,6 @@ def estimate_log_normalizer(
     Returns:
         phi and its standard error, in nats. Private.
 
-    Raises:
-        ValueError: ``num_draws`` is below 32.
-
     References:
         Owen. Scrambled net variance for integrals of smooth functions. Annals of Statistics, 1997.
 
@@ -93,14 +87,10 @@ def replicated_log_normalizer(tilts: Tensor, bounds: Bounds) -> LogNormalizer:
     """Returns phi from the tilt on independent replicates of quasi-random draws of the base.
 
     The standard error is that of the replicates' average, through the logarithm (delta method).
-
-    Args:
-        tilts: f, float64 of shape ``(num_replicates, n)``.
-        bounds: interval of the tilt; phi is held to it.
     """
     num_replicates, size = tilts.shape
     log_means = torch.logsumexp(tilts, 1) - math.log(size)
-    # Relative to the largest, so that nothing overflows whatever the bounds.
+    # Relative to the largest, so that nothing overflows.
     relative = (log_means - log_means.max()).exp()
     value = float(log_means.max() + relative.mean().log())
     standard_error = float(relative.std() / math.sqrt(num_replicates) / relative.mean())

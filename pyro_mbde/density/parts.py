@@ -15,9 +15,9 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.base import convert_base, describe_base, note_schema, noted_schema
 from pyro_mbde.density.bounds import Bounds, Certificate
+from pyro_mbde.density.kinds_of_statistics import describe_statistics, rebuild_statistics
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.scoring import Arithmetic
-from pyro_mbde.density.statistics import describe_statistics, rebuild_statistics
 from pyro_mbde.private_files import warn_beside_card
 from pyro_mbde.serialization import canonical_digest, damaged_file, decode, read_file, write_file
 
@@ -30,21 +30,7 @@ _NOT_NOTED = {name: "not noted" for name in Arithmetic._fields}
 
 
 class DensityParts(NamedTuple):
-    """The arguments of a :class:`~pyro_mbde.MollifiedExpFamily` and its batch shape. As sensitive as the table.
-
-    Attributes:
-        base: the public base distribution.
-        statistics: sufficient statistics c.
-        natural_params: theta, shape ``(T,)``.
-        log_normalizer: phi.
-        offset: what is taken off the weighted sum before it is clipped, in nats.
-        shrinkage: what the clipped tilt is multiplied by.
-        bounds: public interval of the tilt, in nats.
-        certificate: what has been proved of phi, or None.
-        certified_on: for what arithmetic, or None.
-        batch_shape: shape it is expanded to.
-        salt: 128 random bits in hexadecimal digits, made for each fitted density.
-    """
+    """The arguments of a :class:`~pyro_mbde.MollifiedExpFamily` and its batch shape. As sensitive as the table."""
 
     base: Distribution
     statistics: nn.Module
@@ -56,17 +42,10 @@ class DensityParts(NamedTuple):
     certificate: Certificate | None
     certified_on: Arithmetic | None
     batch_shape: torch.Size
-    salt: str
+    salt: str  # 128 random bits in hexadecimal digits, made for each fitted density
 
     def to(self, target: str | torch.device | torch.dtype) -> DensityParts:
-        """Returns copies on another device or in another floating-point type.
-
-        Args:
-            target: a device, or ``torch.float32`` or ``torch.float64``.
-
-        Raises:
-            TypeError: ``target`` is neither, or the base cannot be described.
-        """
+        """Returns copies on another device or in another floating-point type."""
         if isinstance(target, torch.dtype) and target not in (torch.float32, torch.float64):
             raise TypeError(argument_error("target", "be a device, torch.float32 or torch.float64", target))
         with with_gradients():  # the copies can be differentiated wherever they are made
@@ -77,29 +56,18 @@ class DensityParts(NamedTuple):
             return self._replace(base=base, statistics=copy.deepcopy(self.statistics).to(target))
 
     def write(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
-        """Writes the parts to a file of plain tensors, numbers and text.
+        """Writes the parts to a file of plain tensors, numbers and text, replaced only once all is written.
 
-        A :class:`~pyro_mbde.PrivacyLeakWarning` tells if it goes into a folder that holds a release card.
-
-        Args:
-            path: where to; replaced only once all is written.
-            extra: plain values to write beside the parts, under keys of their own; :meth:`read` passes them over.
-
-        Raises:
-            TypeError: the statistics are not of a class of this library, or the base cannot be described.
+        ``extra`` values are written beside them, and passed over by :meth:`read`. A
+        :class:`~pyro_mbde.PrivacyLeakWarning` tells if the file goes into a folder that holds a release card.
         """
         warn_beside_card(path, "A saved density", stacklevel=4)
         certified_on = None if self.certified_on is None else self.certified_on._asdict()
         noted = {"certified_on": certified_on, "schema": noted_schema(self.base)}
-        content = {**self._content(), **noted, **(extra or {})}
-        write_file(path, FILE_FORMAT, _FILE_VERSION, content)
+        write_file(path, FILE_FORMAT, _FILE_VERSION, {**self._content(), **noted, **(extra or {})})
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of the salt and all that makes the density, its batch shape apart, in hexadecimal digits.
-
-        Raises:
-            TypeError: the statistics are not of a class of this library, or the base cannot be described.
-        """
+        """Returns the SHA-256, in hexadecimal digits, of the salt and all of the density except its batch shape."""
         content = self._replace(batch_shape=torch.Size())._content()
         return canonical_digest({"format": FILE_FORMAT, "version": _FINGERPRINT_VERSION, **content})
 
@@ -120,15 +88,7 @@ class DensityParts(NamedTuple):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DensityParts:
-        """Reads what :meth:`write` wrote, onto the CPU; runs no code from the file.
-
-        Args:
-            path: the file.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is damaged, of another kind, or from a later version of the library.
-        """
+        """Reads what :meth:`write` wrote, onto the CPU; runs no code from the file."""
         content = read_parts_file(path)
         try:
             certificate = content["certificate"]
@@ -155,13 +115,5 @@ class DensityParts(NamedTuple):
 
 
 def read_parts_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the plain content of a density's file, with what was written beside its parts.
-
-    Args:
-        path: the file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, of another kind, or from a later version of the library.
-    """
+    """Reads the plain content of a density's file, with what was written beside its parts."""
     return read_file(path, FILE_FORMAT, _READABLE_VERSIONS)

@@ -58,16 +58,6 @@ def propose(
 ) -> tuple[Tensor, Tensor]:
     r"""Returns proposals from the base, and whether each is accepted, with probability :math:`e^{f - hi}`.
 
-    Args:
-        source: randomness for proposals and acceptance.
-        tilt: f, mapping ``(n, *event_shape)`` to ``(n,)``: one function of a
-            draw, in every batch (:meth:`~pyro_mbde.MollifiedExpFamily.accepted_tilt`).
-        bounds: public interval of f, in nats.
-        num_proposals: n, how many, at least 1.
-
-    Returns:
-        Proposals of shape ``(n, *event_shape)``, and bool ``(n,)``.
-
     Raises:
         EnvelopeError: the tilt is above its upper bound, or NaN.
     """

@@ -4,7 +4,7 @@ A certificate bounds :math:`\phi = \log E_{Q_0} e^f` of one function f. In float
 function for every way it is evaluated: float32 sums depend on how many rows are multiplied together, on autocast and
 reduced-precision products, on the number of threads, on the dtype and on the processor. Weights that cancel make that
 difference as large as the bounds allow. So scores that a certificate rests on, and the tilt by which rows are accepted,
-are computed here and nowhere else: in chunks of one size, with the same settings.
+are computed here and nowhere else, in chunks of one size, with the same settings.
 
 Within a chunk a row can still be summed in another order than its neighbours: routines that multiply matrices treat
 the last columns of a matrix apart, in blocks of rows. Sizes that are multiples of :data:`ALIGNED_SIZE` have no such
@@ -41,7 +41,7 @@ def score_rows(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """Applies a function of rows to each row, in chunks of :data:`CHUNK_ROWS` rows, the last one padded.
 
     Neither gradients nor the caller's settings enter: one thread, no autocast, full float32 precision, subnormal
-    numbers kept. Torch's generators are left alone.
+    numbers kept. Torch's generators are not touched.
 
     Args:
         score: maps ``(CHUNK_ROWS, *event_shape)`` to ``(CHUNK_ROWS,)``, each row by itself.
@@ -86,12 +86,7 @@ def _flushes_subnormals() -> bool:
 
 
 def depends_on_other_rows(score: Callable[[Tensor], Tensor], points: Tensor) -> bool:
-    """Returns whether the score of a row changes with the rows that are evaluated beside it, by more than rounding.
-
-    Args:
-        score: as for :func:`score_rows`.
-        points: different values to try it on, at least 4, shape ``(n, *event_shape)``.
-    """
+    """Returns whether the score of a row, tried on 4 points or more, changes with the rows evaluated beside it."""
     half = points[: len(points) // 2]
     together = score_rows(score, points)[: len(half)]
     others = [
@@ -108,11 +103,7 @@ def depends_on_place(score: Callable[[Tensor], Tensor], rows: Tensor) -> bool:
     """Returns whether the score of a row changes, in its last bit or more, with its place in a chunk.
 
     The order of a sum does not depend on the numbers in it, so one score of unremarkable numbers stands for all of the
-    same sizes.
-
-    Args:
-        score: as for :func:`score_rows`.
-        rows: :data:`CHUNK_ROWS` values, not all the same, shape ``(CHUNK_ROWS, *event_shape)``.
+    same sizes. There must be :data:`CHUNK_ROWS` rows, not all the same.
     """
     scores = score_rows(score, rows)
     return any(not torch.equal(score_rows(score, rows.roll(move, 0)).roll(-move, 0), scores) for move in _MOVES)
@@ -121,7 +112,7 @@ def depends_on_place(score: Callable[[Tensor], Tensor], rows: Tensor) -> bool:
 class Arithmetic(NamedTuple):
     """What the values of a tilt depend on beside its weights, and what they are.
 
-    Whether a certificate holds must not depend on the table, so it is compared by the public fields alone: settings,
+    Whether a certificate holds must not depend on the table, so only the public fields are compared: settings,
     and the results of a network of the same architecture with public weights.
 
     Attributes:
@@ -142,15 +133,7 @@ class Arithmetic(NamedTuple):
 
     @classmethod
     def here(cls, dtype: torch.dtype, device: torch.device, results: Tensor, values: Tensor, claim: str) -> Arithmetic:
-        """Returns the settings of this process, with hashes of what was computed in it.
-
-        Args:
-            dtype: of the density.
-            device: of the density.
-            results: scores of public weights.
-            values: of the tilt, on fixed points.
-            claim: what is claimed of the tilt.
-        """
+        """Returns the settings of this process, with hashes of what was computed in it."""
         processor = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
         settings = str(dtype).removeprefix("torch."), device.type, str(processor), str(torch.__version__)
         return cls(*settings, _digest(results), _digest(values, claim))
@@ -176,7 +159,7 @@ def _processor() -> str:
     capability: Any = torch.backends.cpu.get_cpu_capability
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # on Linux alone
+    except OSError:  # only Linux has it
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{(names or [platform.processor()])[0]} {capability()}".strip()

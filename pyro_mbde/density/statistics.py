@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +15,6 @@ from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.scoring import ALIGNED_SIZE
 
 LINKS = ("clamp", "tanh")
-#: Natural parameter of a density that is projected from a learned log-ratio, which may reach this times log 2.
-RATIO_SCALE = 1024.0
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
@@ -206,7 +203,7 @@ class BoundedClassifiers(nn.Module):
         }
 
     def logits(self, value: Tensor) -> Tensor:
-        """Returns the unbounded logits, shape ``(..., T)``; estimates of log-ratios, for training alone."""
+        """Returns the unbounded logits, shape ``(..., T)``; estimates of log-ratios, for training only."""
         batch_shape = value.shape[:-1]
         # (T, n, d): every classifier reads the same rows.
         hidden = ((value - self.loc) / self.scale).reshape(1, -1, self.in_features)
@@ -224,11 +221,7 @@ class BoundedClassifiers(nn.Module):
         return logits.squeeze(-1).movedim(0, -1).reshape(*batch_shape, self.num_classifiers)
 
     def scale_logits(self, factor: float) -> None:
-        """Multiplies the logits by ``factor``, in place; the statistics keep their bound.
-
-        Args:
-            factor: any finite number.
-        """
+        """Multiplies the logits by ``factor``, in place; the statistics keep their bound."""
         with torch.no_grad():
             self.weights[-1].mul_(factor)
             self.biases[-1].mul_(factor)
@@ -266,17 +259,7 @@ class BoundedClassifiers(nn.Module):
 
     @classmethod
     def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
-        """Returns classifiers of one architecture and spread as a single module, in their order.
-
-        Args:
-            classifiers: at least one.
-
-        Returns:
-            A module with as many classifiers as they have together.
-
-        Raises:
-            ValueError: there are none, or they differ in architecture or spread.
-        """
+        """Returns classifiers of one architecture and spread as a single module, in their order."""
         if not classifiers:
             raise ValueError(argument_error("classifiers", "hold at least one", classifiers))
         first = classifiers[0]
@@ -297,7 +280,7 @@ class BoundedClassifiers(nn.Module):
     @classmethod
     def from_state(cls, config: dict[str, Any], state: dict[str, Tensor]) -> BoundedClassifiers:
         """Returns the classifiers that ``config()`` and ``state_dict()`` describe, in the dtype of the state."""
-        with seeded(0):  # the weights drawn by the constructor are replaced: leave the caller's generator alone
+        with seeded(0):  # the weights drawn by the constructor are replaced: keep the caller's generator
             module = cls(**config).to(state["loc"])
         module.load_state_dict(state)
         return module
@@ -305,115 +288,6 @@ class BoundedClassifiers(nn.Module):
     def extra_repr(self) -> str:
         """Shows the architecture, not the weights."""
         return ", ".join(f"{name}={value!r}" for name, value in self.config().items())
-
-
-class ClippedRatio(nn.Module):
-    r"""The one statistic of a density that is projected from a learned log density ratio.
-
-    .. math::
-        c(x) = \mathrm{clip}\Bigl(\frac{u(x) - s}{\theta},\, -\log 2,\, \log 2\Bigr), \qquad
-        u(x) = \frac{1}{T} \sum_t z_t(x),
-
-    with the average logit u of an ensemble, a shift s and the natural parameter :math:`\theta`, so that
-    :math:`\theta c = \mathrm{clip}(u - s, \pm \theta \log 2)`. Computed in float64 from the networks' output. The
-    defaults leave u as it is wherever :math:`|u| \le 1024 \log 2 = 709`, to the last bit: 1024 is a power of 2.
-
-    Privacy:
-        As sensitive as the table. The bound makes draws private, not this.
-
-    Args:
-        networks: the ensemble, of which the logits are used.
-        shift: s, in nats; finite. (Not 0 in files of earlier versions alone.)
-        theta: above 0 and finite.
-
-    Shape:
-        Input ``(..., d)``, output ``(..., 1)``, float64 in [-log 2, log 2], never NaN.
-
-    Example:
-        >>> ClippedRatio(BoundedClassifiers(4, 2))(torch.zeros(5, 2)).shape
-        torch.Size([5, 1])
-    """
-
-    def __init__(self, networks: BoundedClassifiers, shift: float = 0.0, theta: float = RATIO_SCALE) -> None:
-        super().__init__()
-        if not isinstance(networks, BoundedClassifiers):
-            raise TypeError(argument_error("networks", "be BoundedClassifiers", type(networks).__name__))
-        self.networks: BoundedClassifiers = networks
-        # Numbers, not buffers: they stay in double precision whatever the networks compute in.
-        self.shift = check_number("shift", shift, "be finite", math.isfinite)
-        self.theta = check_number("theta", theta, "be finite and above 0", lambda value: 0 < value < math.inf)
-
-    def forward(self, value: Tensor) -> Tensor:
-        """Returns the statistic c, shape ``(..., 1)``."""
-        return bound_logits((mean_logit(self.networks, value).unsqueeze(-1) - self.shift) / self.theta, "clamp")
-
-    def aligned(self) -> ClippedRatio:
-        """Returns the same function on networks as of :meth:`BoundedClassifiers.aligned`."""
-        return type(self)(self.networks.aligned(), self.shift, self.theta).train(self.training)
-
-    def config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments (but the networks' weights) as a plain dict."""
-        return {"networks": self.networks.config(), "shift": self.shift, "theta": self.theta}
-
-    @classmethod
-    def from_state(cls, config: dict[str, Any], state: dict[str, Tensor]) -> ClippedRatio:
-        """Returns the statistic that ``config()`` and ``state_dict()`` describe."""
-        inner = {name.removeprefix("networks."): tensor for name, tensor in state.items()}
-        return cls(BoundedClassifiers.from_state(config["networks"], inner), config["shift"], config["theta"])
-
-
-def mean_logit(networks: BoundedClassifiers, value: Tensor) -> Tensor:
-    """Returns the ensemble's log density ratio, float64 of shape ``(...)``: the average of its logits."""
-    return networks.logits(value).double().mean(-1)
-
-
-_KINDS: dict[str, type[BoundedClassifiers] | type[ClippedRatio]] = {
-    kind.__name__: kind for kind in (BoundedClassifiers, ClippedRatio)
-}
-
-
-def is_own(statistics: nn.Module) -> bool:
-    """Whether statistics are of a class of this library's, each row by itself; a subclass may do anything."""
-    return type(statistics.networks if type(statistics) is ClippedRatio else statistics) is BoundedClassifiers
-
-
-def aligned(statistics: nn.Module) -> nn.Module:
-    """Returns the same statistics in layers of aligned sizes, if they are of a class of this library's."""
-    return cast("BoundedClassifiers | ClippedRatio", statistics).aligned() if is_own(statistics) else statistics
-
-
-def with_public_weights(statistics: nn.Module) -> nn.Module:
-    """Returns a copy of a module in which random numbers, always the same, stand in for all that was fitted.
-
-    Matrices have entries of the size that keeps their products near 1, vectors entries in [1/2, 3/2).
-    """
-    public = copy.deepcopy(statistics).requires_grad_(False).eval()
-    generator = torch.Generator().manual_seed(0)
-    for tensor in (*public.parameters(), *public.buffers()):
-        if tensor.is_floating_point() and tensor.dim() < 2:
-            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=generator))
-        elif tensor.is_floating_point():
-            tensor.copy_(torch.randn(tensor.shape, generator=generator) / math.sqrt(max(*tensor.shape[-2:], 1)))
-    return public
-
-
-def describe_statistics(statistics: nn.Module) -> dict[str, Any]:
-    """Returns statistics as a plain dict of tensors, numbers and text, for a file.
-
-    Raises:
-        TypeError: they are of no class of this library's.
-    """
-    kind = type(statistics).__name__
-    if not is_own(statistics):
-        remedy = f"Use {' or '.join(_KINDS)}, or pickle the density."
-        raise TypeError(argument_error("statistics", "be of this library to be saved", kind, remedy))
-    config = cast("BoundedClassifiers | ClippedRatio", statistics).config()
-    return {"kind": kind, "config": config, "state": dict(statistics.state_dict())}
-
-
-def rebuild_statistics(description: dict[str, Any]) -> nn.Module:
-    """Returns the statistics that :func:`describe_statistics` described."""
-    return _KINDS[description["kind"]].from_state(description["config"], description["state"])
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int) -> nn.Parameter:

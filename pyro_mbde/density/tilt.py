@@ -13,8 +13,8 @@ from torch._subclasses import FakeTensor
 
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
-from pyro_mbde.density.bounds import LOG_2, Bounds, clip_score, tilt_bounds
-from pyro_mbde.density.statistics import with_public_weights
+from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
+from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 #: Scores of rows are held to it before they are added up, in nats.
 _MAX_ROW_SCORE = 1e4
@@ -31,15 +31,12 @@ class Tilt:
     Args:
         statistics: module mapping ``(n, d)`` to ``(n, T)``; copied, frozen and put in eval mode.
         natural_params: theta, shape ``(T,)``, finite.
-        offset: a, finite. A constant that the log-normaliser would absorb, were it not for the clip.
+        offset: a, finite. Without the clip, the log-normaliser would absorb it.
         shrinkage: lambda, in [0, 1]; what is left of the tilt where a certificate failed.
         num_rows: rows of a batch, whose score is the sum of theirs; ``None`` for single rows.
         bounds: public interval [lo, hi], which holds 0; ``None`` for :func:`~pyro_mbde.density.bounds.tilt_bounds` of
             theta, which must then be public and the offset 0.
         device: where theta is kept.
-
-    Raises:
-        ValueError: a shape does not fit, a number is not finite, or an offset has no bounds.
     """
 
     def __init__(
@@ -113,7 +110,9 @@ class Tilt:
         """Returns f for scores of rows, of shape ``(...)``, or of the rows of batches, of shape ``(..., k)``."""
         if self._num_rows is not None:
             scores = sum_of_scores(scores)
-        return self.shrinkage * clip_score(scores, self.offset, self.bounds)
+        # clip_score without its check for NaN, which a score never is.
+        tilt = (scores - self.offset).clamp(self.bounds.low, self.bounds.high)
+        return tilt if self.shrinkage == 1 else self.shrinkage * tilt
 
 
 def sum_of_scores(scores: Tensor) -> Tensor:
@@ -129,11 +128,7 @@ _track_provenance: Any = track_provenance
 
 
 def _plain(value: Tensor) -> Tensor:
-    """Returns a tensor without a Python subclass around it; one that torch traces with, which holds no data, as it is.
-
-    Raises:
-        TypeError: the subclass cannot be taken off.
-    """
+    """Returns a tensor without a Python subclass around it, except torch's own for tracing, which holds no data."""
     if type(value) in (Tensor, FakeTensor):
         return value
     with torch._C.DisableTorchFunctionSubclass():  # else the subclass could answer itself

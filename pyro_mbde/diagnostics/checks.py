@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,24 +14,24 @@ from pyro_mbde._checks import check_seed
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
-from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, MixingReport, ParameterSummary, count, named
+from pyro_mbde.diagnostics.report import MAX_NAMED, Check, MixingReport, ParameterSummary, count, first_few, named
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import import_arviz
 from pyro_mbde.tables.schema import Schema
 
 #: Vehtari et al. (2021), section 4: R-hat below 1.01, and an effective sample size of 100 a chain.
 MAX_RHAT, MIN_ESS_PER_CHAIN = 1.01, 100
-#: Means of chains differ by chance up to so many Monte Carlo standard errors.
+#: Means of chains differ by chance by up to this many Monte Carlo standard errors.
 _MAX_ERRORS = 4
-#: R-hat above which nothing is said of how many more draws would do.
+#: R-hat from which on the report does not say how many more draws are needed.
 _FAR_APART = 1.1
 #: E-BFMI below which momentum refreshes are too small for the spread of energies: the bound used since Betancourt 2016.
 MIN_BFMI = 0.3
-#: A split chain's autocorrelation can be estimated from this many draws on.
+#: Fewest draws from which a split chain's autocorrelation can be estimated.
 _MIN_DRAWS = 4
-#: Share of a chain's values that others may have as well, by coincidence in float32.
-_MAX_SHARED, _MAX_TOLD_APART = 0.1, 500_000
-#: Mean acceptance probability of a chain that is taken for none.
+#: Share of a chain's values that others may have as well, by coincidence in float32, up to this many distinct values.
+_MAX_SHARED, _MAX_DISTINCT = 0.1, 500_000
+#: A chain whose mean acceptance probability is not above this accepted nothing.
 _MIN_ACCEPTANCE_RATE = 1e-6
 
 
@@ -99,16 +100,11 @@ def mixing_report(
         checks = [_check_draws(chains, parameters), *_check_rates(chains)]
         if chains.num_samples >= _MIN_DRAWS:
             checks += [_check_rhat(summaries, parameters, chains.num_chains), _check_ess(summaries, chains.num_chains)]
-        if bfmi:
-            checks.append(_check_bfmi(bfmi))
-        deviations: tuple[Deviation, ...] = ()
-        if isinstance(exact, str):
-            checks.append(Check("exact draws", exact, skipped=True))
-        elif not finite or chains.num_samples < _MIN_DRAWS:
-            checks.append(Check("exact draws", "the chains' draws are too few or not all finite", skipped=True))
-        else:
-            deviations = compare_with_exact(chains, exact)
-            checks.append(check_exact(chains, exact, deviations))
+        checks += [_check_bfmi(bfmi)] if bfmi else []
+        if not isinstance(exact, str) and (not finite or chains.num_samples < _MIN_DRAWS):
+            exact = "the chains' draws are too few or not all finite"
+        deviations = () if isinstance(exact, str) else compare_with_exact(chains, exact)
+        checks.append(check_exact(chains, exact, deviations))
     return MixingReport(
         kernel=chains.kernel,
         num_chains=chains.num_chains,
@@ -121,26 +117,23 @@ def mixing_report(
 
 
 def _summarize(name: str, values: Array) -> ParameterSummary:
-    """What ArviZ makes of a parameter; NaN where it cannot be computed."""
-    missing = ParameterSummary(name, *[math.nan] * 9)
+    """Statistics of a parameter; NaN where they cannot be computed."""
     if not np.isfinite(values).all():
-        return missing
-    quantiles = np.quantile(values, [0.05, 0.5, 0.95])
-    summary = missing._replace(
+        values = np.full(values.shape, math.nan)
+    arviz = import_arviz()
+    varies = values.shape[1] >= _MIN_DRAWS and bool(values.min() < values.max())
+    q5, median, q95 = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+    return ParameterSummary(
+        name,
         mean=float(values.mean()),
         sd=float(values.std(ddof=min(1, values.size - 1))),
-        q5=float(quantiles[0]),
-        median=float(quantiles[1]),
-        q95=float(quantiles[2]),
-    )
-    if values.shape[1] < _MIN_DRAWS or values.min() == values.max():
-        return summary
-    arviz = import_arviz()
-    return summary._replace(
-        mcse=float(arviz.mcse(values, method="mean")),
-        rhat=float(arviz.rhat(values, method="rank")) if len(values) > 1 else math.nan,
-        ess_bulk=float(arviz.ess(values, method="bulk")),
-        ess_tail=float(arviz.ess(values, method="tail", prob=(0.05, 0.95))),
+        mcse=float(arviz.mcse(values, method="mean")) if varies else math.nan,
+        q5=q5,
+        median=median,
+        q95=q95,
+        rhat=float(arviz.rhat(values, method="rank")) if varies and len(values) > 1 else math.nan,
+        ess_bulk=float(arviz.ess(values, method="bulk")) if varies else math.nan,
+        ess_tail=float(arviz.ess(values, method="tail", prob=(0.05, 0.95))) if varies else math.nan,
     )
 
 
@@ -152,11 +145,11 @@ def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
     if chains.num_chains == 1:
         reasons.append("one chain cannot be compared with others: run at least 2, better 4")
     broken = {name: ~np.isfinite(values) for name, values in parameters.items() if not np.isfinite(values).all()}
-    for name, where in list(broken.items())[:MAX_NAMED]:
-        which = named("chain", np.flatnonzero(where.any(1)))
-        reasons.append(f"{name}: {count(int(where.sum()), 'draw')} NaN or infinite, in {which}")
-    if len(broken) > MAX_NAMED:
-        reasons.append(f"{len(broken) - MAX_NAMED:,} more parameters with NaN or infinite draws")
+    reasons += first_few(
+        broken,
+        lambda name: f"{name}: {count(int(broken[name].sum()), 'draw')} NaN or infinite, in {_chains(broken[name])}",
+        "parameters with NaN or infinite draws",
+    )
     reasons += _frozen(parameters) if chains.num_samples > 1 and parameters else []
     reasons += _duplicates(chains)
     return Check("draws", "see below" if reasons else "finite, moving, no chain like another", tuple(reasons))
@@ -173,16 +166,16 @@ def _frozen(parameters: Mapping[str, Array]) -> list[str]:
     """Reasons for parameters of which all draws in a chain are equal."""
     still = {name: (values == values[:, :1]).all(1) for name, values in parameters.items()}
     everywhere = np.logical_and.reduce(list(still.values()))
-    reasons = []
-    if everywhere.any():
-        which = named("chain", np.flatnonzero(everywhere))
-        reasons.append(f"{which}: frozen, all draws are equal")
+    reasons = [f"{_chains(everywhere)}: frozen, all draws are equal"] if everywhere.any() else []
     part = {name: where & ~everywhere for name, where in still.items() if (where & ~everywhere).any()}
-    for name, where in list(part.items())[:MAX_NAMED]:
-        reasons.append(f"{name}: constant in {named('chain', np.flatnonzero(where))}")
-    if len(part) > MAX_NAMED:
-        reasons.append(f"{len(part) - MAX_NAMED:,} more parameters constant in a chain")
-    return reasons
+    return reasons + first_few(
+        part, lambda name: f"{name}: constant in {_chains(part[name])}", "parameters constant in a chain"
+    )
+
+
+def _chains(where: np.ndarray[Any, Any]) -> str:
+    """The chains in which something holds, from an array with a leading dimension of chains."""
+    return named("chain", np.flatnonzero(where.reshape(len(where), -1).any(1)))
 
 
 def _duplicates(chains: Chains) -> list[str]:
@@ -216,19 +209,13 @@ def _shared(chains: Chains) -> list[str]:
             own = [np.unique(rows[index, :, column]) for index in range(chains.num_chains)]
             if min(len(values) for values in own) < _MIN_DRAWS:
                 continue
-            shared, times = np.unique(np.concatenate(own), return_counts=True)
-            often = shared[times > 1]
-            shares = [np.isin(values, often).mean() for values in own]
-            copies = np.flatnonzero(np.array(shares) > _MAX_SHARED)
-            if len(copies) > 1 and len(shared) < _MAX_TOLD_APART and not _coarse(rows[..., column]):
-                return [f"{named('chain', copies)}: share draws of {site}, so they are not independent"]
+            distinct, times = np.unique(np.concatenate(own), return_counts=True)
+            is_copy = np.array([np.isin(values, distinct[times > 1]).mean() for values in own]) > _MAX_SHARED
+            # Of few distinct values, or of too many for the type, chains may well share some.
+            if is_copy.sum() > 1 and rows[..., column].size / 20 <= len(distinct) < _MAX_DISTINCT:
+                return [f"{_chains(is_copy)}: share draws of {site}, so they are not independent"]
             break  # one moving coordinate is enough
     return []
-
-
-def _coarse(values: Array) -> bool:
-    """Whether there are so few different values that chains may well share some."""
-    return len(np.unique(values)) < values.size / 20
 
 
 def _may_recur(rows: Array, num_chains: int) -> bool:
@@ -239,22 +226,20 @@ def _may_recur(rows: Array, num_chains: int) -> bool:
     return bool(num_chains**2 * float(np.square(counts / len(rows)).sum()) ** len(rows) > 1e-6)
 
 
-def _check_rates(chains: Chains) -> list[Check]:
+def _check_rates(chains: Chains) -> Iterator[Check]:
     """Whether each chain accepted proposals, and none of its steps diverged, as far as that was kept."""
-    checks = []
     if "acceptance_rate" in chains.sample_stats:
         rates = chains.sample_stats["acceptance_rate"].double().mean(1).cpu().numpy()
-        stuck = np.flatnonzero(~(rates > _MIN_ACCEPTANCE_RATE))
-        reason = f"{named('chain', stuck)}: acceptance rate zero or not a number, no proposal was accepted"
+        stuck = ~(rates > _MIN_ACCEPTANCE_RATE)
+        reason = f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted"
         detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
-        checks.append(Check("acceptance rate", detail, (reason,) if len(stuck) else ()))
+        yield Check("acceptance rate", detail, (reason,) if stuck.any() else ())
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{count(int(counts.sum()), 'step')} diverged"
         remedy = "the density bends too sharply there for the step size: raise target_accept_prob, or reparametrise"
-        reason = f"{steps}, in {named('chain', np.flatnonzero(counts))}: {remedy}"
-        checks.append(Check("divergences", steps, (reason,) if counts.any() else ()))
-    return checks
+        reason = f"{steps}, in {_chains(counts)}: {remedy}"
+        yield Check("divergences", steps, (reason,) if counts.any() else ())
 
 
 def _bfmi(chains: Chains) -> tuple[float, ...]:
@@ -267,7 +252,7 @@ def _bfmi(chains: Chains) -> tuple[float, ...]:
 
 def _check_bfmi(bfmi: tuple[float, ...]) -> Check:
     low = [index for index, value in enumerate(bfmi) if not value >= MIN_BFMI]
-    lowest = min(bfmi, key=lambda value: -math.inf if math.isnan(value) else value)
+    lowest = min(bfmi, key=lambda value: (not math.isnan(value), value))
     detail = f"lowest {lowest:.2f}, {MIN_BFMI} needed"
     remedy = "the energy moves too slowly to reach the tails: reparametrise, or run longer"
     reason = f"{named('chain', low)}: E-BFMI {lowest:.2f} is not {MIN_BFMI} or more, {remedy}"
@@ -279,18 +264,20 @@ def _check_rhat(summaries: Iterable[ParameterSummary], parameters: Mapping[str, 
     if num_chains == 1:
         return Check("R-hat", "needs at least 2 chains", skipped=True)
     rhats = {summary.name: summary.rhat for summary in summaries}
-    missing = [name for name, rhat in rhats.items() if math.isnan(rhat)]
     failed = sorted((name for name, rhat in rhats.items() if rhat >= MAX_RHAT), key=lambda name: -rhats[name])
-    reasons = [
-        f"{name}: R-hat {rhats[name]:.3f}, {_disagreement(parameters[name], rhats[name])}"
-        for name in failed[:MAX_NAMED]
-    ]
-    if len(failed) > MAX_NAMED:
-        reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an R-hat of {MAX_RHAT} or more")
-    if missing:
-        reasons.append(f"{named('parameter', missing)}: R-hat is not a number")
-    worst = max(rhats, key=lambda name: math.inf if math.isnan(rhats[name]) else rhats[name])
-    return Check("R-hat", f"largest {rhats[worst]:.3f} ({worst}), below {MAX_RHAT} needed", tuple(reasons))
+    reasons = first_few(
+        failed,
+        lambda name: f"{name}: R-hat {rhats[name]:.3f}, {_disagreement(parameters[name], rhats[name])}",
+        f"parameters with an R-hat of {MAX_RHAT} or more",
+    )
+    worst = max(rhats, key=lambda name: (math.isnan(rhats[name]), rhats[name]))
+    detail = f"largest {rhats[worst]:.3f} ({worst}), below {MAX_RHAT} needed"
+    return Check("R-hat", detail, (*reasons, *_missing("R-hat", rhats)))
+
+
+def _missing(statistic: str, values: Mapping[str, float]) -> list[str]:
+    names = [name for name, value in values.items() if math.isnan(value)]
+    return [f"{named('parameter', names)}: {statistic} is not a number"] if names else []
 
 
 def _disagreement(values: Array, rhat: float) -> str:
@@ -329,18 +316,14 @@ def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
     """Whether the draws are worth enough independent ones for the other statistics to be trusted."""
     needed = MIN_ESS_PER_CHAIN * num_chains
     smallest = {item.name: min(item.ess_bulk, item.ess_tail) for item in summaries}
-    missing = [name for name, ess in smallest.items() if math.isnan(ess)]
     failed = sorted((item for item in summaries if smallest[item.name] < needed), key=lambda item: smallest[item.name])
-    reasons = []
-    for item in failed[:MAX_NAMED]:
+
+    def reason(item: ParameterSummary) -> str:
         sizes = f"bulk ESS {item.ess_bulk:,.0f} and tail ESS {item.ess_tail:,.0f}, {needed:,} needed"
         # Chains that are far apart are worth no more if they are longer.
-        settled = not item.rhat >= _FAR_APART
-        more = f": {_more(needed / smallest[item.name])}" if settled else ""
-        reasons.append(f"{item.name}: {sizes}{more}")
-    if len(failed) > MAX_NAMED:
-        reasons.append(f"{len(failed) - MAX_NAMED:,} more parameters with an ESS below {needed:,}")
-    if missing:
-        reasons.append(f"{named('parameter', missing)}: ESS is not a number")
-    worst = min(smallest, key=lambda name: -math.inf if math.isnan(smallest[name]) else smallest[name])
-    return Check("ESS", f"smallest {smallest[worst]:,.0f} ({worst}), {needed:,} needed", tuple(reasons))
+        return f"{item.name}: {sizes}" + ("" if item.rhat >= _FAR_APART else f": {_more(needed / smallest[item.name])}")
+
+    reasons = first_few(failed, reason, f"parameters with an ESS below {needed:,}")
+    worst = min(smallest, key=lambda name: (not math.isnan(smallest[name]), smallest[name]))
+    detail = f"smallest {smallest[worst]:,.0f} ({worst}), {needed:,} needed"
+    return Check("ESS", detail, (*reasons, *_missing("ESS", smallest)))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Iterator, Mapping
+from itertools import combinations, product
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.diagnostics.parameters import Array, coordinates
-from pyro_mbde.diagnostics.report import MAX_NAMED, Check, Deviation, count
+from pyro_mbde.diagnostics.report import Check, Deviation, count, first_few
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import import_arviz
 
@@ -51,23 +53,7 @@ def exact_draws(chains: Chains, reference: Reference | None) -> ExactDraws | str
     if density is None:
         return "none to compare with: pass reference, a distribution or exact draws per site"
     if isinstance(density, Mapping):
-        for site, draws in density.items():
-            if site not in chains.draws:
-                raise ValueError(argument_error("reference", f"name sites among {', '.join(chains.draws)}", site))
-            event_shape = tuple(chains.draws[site].shape[2:])
-            if not isinstance(draws, Tensor):
-                raise TypeError(argument_error(f"reference[{site!r}]", "be a tensor", type(draws).__name__))
-            if (
-                draws.dim() < 1
-                or tuple(draws.shape[1:]) != event_shape
-                or len(draws) < 100
-                or not torch.isfinite(draws).all()
-            ):
-                constraint = f"hold 100 finite draws or more, shape (n, {', '.join(map(str, event_shape))})"
-                raise ValueError(argument_error(f"reference[{site!r}]", constraint, tuple(draws.shape)))
-        if not density or len({len(draws) for draws in density.values()}) > 1:
-            raise ValueError(argument_error("reference", "hold as many draws for each site", list(density)))
-        return ExactDraws(dict(density), None)
+        return _check_given(chains, density)
     if not isinstance(density, Distribution):
         raise TypeError(argument_error("reference", "be a distribution or exact draws per site", density))
     site = next(iter(chains.draws)) if len(chains.draws) == 1 else "x"
@@ -84,6 +70,23 @@ def exact_draws(chains: Chains, reference: Reference | None) -> ExactDraws | str
         if reference is None:
             return "the density cannot be drawn from exactly"
         raise ValueError(argument_error("reference", "be a distribution that can be drawn from", density)) from None
+
+
+def _check_given(chains: Chains, given: Mapping[str, Tensor]) -> ExactDraws:
+    """Exact draws that the caller has, checked."""
+    for site, draws in given.items():
+        name = f"reference[{site!r}]"
+        if site not in chains.draws:
+            raise ValueError(argument_error("reference", f"name sites among {', '.join(chains.draws)}", site))
+        if not isinstance(draws, Tensor):
+            raise TypeError(argument_error(name, "be a tensor", type(draws).__name__))
+        event_shape = chains.draws[site].shape[2:]
+        if not draws.dim() or draws.shape[1:] != event_shape or len(draws) < 100 or not draws.isfinite().all():
+            constraint = f"hold 100 finite draws or more, shape (n, {', '.join(map(str, event_shape))})"
+            raise ValueError(argument_error(name, constraint, tuple(draws.shape)))
+    if len({len(draws) for draws in given.values()}) != 1:
+        raise ValueError(argument_error("reference", "hold as many draws for each site", list(given)))
+    return ExactDraws(dict(given), None)
 
 
 def exact_coordinates(chains: Chains, reference: Reference | None) -> dict[str, Array]:
@@ -103,7 +106,7 @@ def compare_with_exact(chains: Chains, exact: ExactDraws) -> tuple[Deviation, ..
         for name, values in coordinates(site, chains.draws[site], 2).items():
             deviations += _shares(name, _BELOW_AT, _Pair(values, theirs[name]), _LEVELS)
             scores[name] = _normal_scores(_Pair(values, theirs[name]))
-            deviations += _shares(name, _MIDDLE, _absolute(scores[name]), _SPREAD_LEVELS)
+            deviations += _shares(name, _MIDDLE, _Pair(*map(abs, scores[name])), _SPREAD_LEVELS)
     deviations += _compare_pairs(scores) if len(scores) <= _MAX_PAIRWISE else _compare_directions(scores)
     if exact.density is not None:
         ((site, draws),) = exact.draws.items()
@@ -122,36 +125,27 @@ class _Pair(NamedTuple):
     theirs: Array
 
 
-def _absolute(pair: _Pair) -> _Pair:
-    return _Pair(abs(pair.ours), abs(pair.theirs))
-
-
-def _compare_pairs(scores: Mapping[str, _Pair]) -> list[Deviation]:
+def _compare_pairs(scores: Mapping[str, _Pair]) -> Iterator[Deviation]:
     """Compares products of two coordinates' scores, or of their distances from the middle: is one large with the other?
 
     The distances see what correlations do not: a ring, or a scale that depends on another coordinate.
     """
-    folded = {name: _normal_scores(_absolute(pair)) for name, pair in scores.items()}
-    deviations: list[Deviation] = []
-    for first, second in combinations(scores, 2):
-        for one, is_folded in ((scores[first], ""), (folded[first], "spread of ")):
-            for other, is_other_folded in ((scores[second], ""), (folded[second], "spread of ")):
-                subject = f"{is_folded}{first} with {is_other_folded}{second}"
-                product = _Pair(one.ours * other.ours, one.theirs * other.theirs)
-                deviations += _shares(subject, _BELOW_PRODUCT, product, _PRODUCT_LEVELS)
-    return deviations
+    views = {
+        name: [(name, pair), (f"spread of {name}", _normal_scores(_Pair(*map(abs, pair))))]
+        for name, pair in scores.items()
+    }
+    for first, second in combinations(views.values(), 2):
+        for (name, one), (other_name, other) in product(first, second):
+            products = _Pair(one.ours * other.ours, one.theirs * other.theirs)
+            yield from _shares(f"{name} with {other_name}", _BELOW_PRODUCT, products, _PRODUCT_LEVELS)
 
 
-def _compare_directions(scores: Mapping[str, _Pair]) -> list[Deviation]:
+def _compare_directions(scores: Mapping[str, _Pair]) -> Iterator[Deviation]:
     """Compares the spread of the scores along random directions, which correlations widen or narrow."""
-    deviations: list[Deviation] = []
     weights = torch.randn(_NUM_DIRECTIONS, len(scores), dtype=torch.float64).tolist()
     for index, weight in enumerate(weights):
-        ours = sum(w * pair.ours for w, pair in zip(weight, scores.values(), strict=True))
-        theirs = sum(w * pair.theirs for w, pair in zip(weight, scores.values(), strict=True))
-        direction = _absolute(_Pair(np.asarray(ours), np.asarray(theirs)))
-        deviations += _shares(f"random direction {index}", _MIDDLE, direction, _SPREAD_LEVELS)
-    return deviations
+        sums = (sum(map(mul, weight, parts)) for parts in zip(*scores.values(), strict=True))  # ours, theirs
+        yield from _shares(f"random direction {index}", _MIDDLE, _Pair(*map(np.abs, sums)), _SPREAD_LEVELS)
 
 
 def _normal_scores(pair: _Pair) -> _Pair:
@@ -160,10 +154,10 @@ def _normal_scores(pair: _Pair) -> _Pair:
 
     def scores(values: Array) -> Array:
         ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
-        array: Array = torch.special.ndtri(torch.from_numpy(ranks.clip(0.5, count - 0.5) / count)).numpy()
+        array: Array = ndtri(ranks.clip(0.5, count - 0.5) / count)
         return array
 
-    return _Pair(scores(pair.ours), scores(pair.theirs))
+    return _Pair(*map(scores, pair))
 
 
 def log_prob_or_outside(density: Distribution, values: Tensor, num_leading: int) -> Array:
@@ -189,7 +183,7 @@ def _inside(density: Distribution, rows: Tensor) -> Tensor:
 
 def _shares(
     subject: str, event: str, pair: _Pair, levels: tuple[float, ...], *, tolerance: float = 0.0
-) -> list[Deviation]:
+) -> Iterator[Deviation]:
     """Compares the shares of draws at or below exact quantiles; nothing for too few effective draws."""
     ours, theirs = pair
     arviz = import_arviz()
@@ -198,8 +192,7 @@ def _shares(
     floor = min(ours[np.isfinite(ours)].min(initial=0.0), theirs[np.isfinite(theirs)].min(initial=0.0)) - 1.0
     bulk = float(arviz.ess(np.maximum(ours, floor), method="bulk")) if varies else float(ours.size)
     if not bulk >= _MIN_ESS_TO_TEST:
-        return []
-    deviations = []
+        return
     thresholds = {float(np.quantile(theirs, level, method="inverted_cdf")): level for level in reversed(levels)}
     for at, level in thresholds.items():
         edge = at + tolerance * (1 + abs(at))
@@ -208,21 +201,16 @@ def _shares(
         ess = min(float(arviz.ess(below, method="mean")) if 0 < share < 1 else bulk, bulk, float(ours.size))
         num_effective = 1 / (1 / ess + 1 / len(theirs))
         divergence = sum(a * math.log(a / b) for a, b in ((share, expected), (1 - share, 1 - expected)) if a > 0)
-        deviations.append(
-            Deviation(
-                subject,
-                event.format(percent=100 * level, at=at),
-                share,
-                expected,
-                math.sqrt(expected * (1 - expected) / num_effective),
-                math.erfc(math.sqrt(max(num_effective * divergence, 0.0))),
-            )
-        )
-    return deviations
+        standard_error = math.sqrt(expected * (1 - expected) / num_effective)
+        p_value = math.erfc(math.sqrt(max(num_effective * divergence, 0.0)))
+        words = event.format(percent=100 * level, at=at)
+        yield Deviation(subject, words, share, expected, standard_error, p_value)
 
 
-def check_exact(chains: Chains, exact: ExactDraws, deviations: tuple[Deviation, ...]) -> Check:
+def check_exact(chains: Chains, exact: ExactDraws | str, deviations: tuple[Deviation, ...]) -> Check:
     """Whether the smallest p-value is too small for the number of comparisons, and every draw in the support."""
+    if isinstance(exact, str):
+        return Check("exact draws", exact, skipped=True)
     reasons = []
     if exact.density is not None:
         ((site, _),) = exact.draws.items()
@@ -236,13 +224,14 @@ def check_exact(chains: Chains, exact: ExactDraws, deviations: tuple[Deviation, 
     for deviation in deviations:
         if deviation.p_value * len(deviations) < _FALSE_ALARM_RATE:
             failed.setdefault(deviation.subject, deviation)
-    for subject, worst in list(failed.items())[:MAX_NAMED]:
-        reasons.append(
-            f"{subject}: wrong target, {worst.share:.1%} of the draws lie {worst.event}, "
+    reasons += first_few(
+        failed.values(),
+        lambda worst: (
+            f"{worst.subject}: wrong target, {worst.share:.1%} of the draws lie {worst.event}, "
             f"where {worst.expected:.1%} belong (standard error {worst.standard_error:.1%})"
-        )
-    if len(failed) > MAX_NAMED:
-        reasons.append(f"{len(failed) - MAX_NAMED:,} more statistics that are not the target's")
+        ),
+        "statistics that are not the target's",
+    )
     smallest = min(1.0, deviations[0].p_value * len(deviations)) if deviations else math.nan
     num_draws = len(next(iter(exact.draws.values())))
     detail = f"{len(deviations):,} comparisons with {num_draws:,} exact draws, smallest adjusted p-value {smallest:.2g}"

@@ -40,9 +40,8 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
             raise TypeError(argument_error(f"chains.draws[{name!r}]", "be real numbers", value.dtype))
     for name, value in chains.sample_stats.items():
         if value.shape != next(iter(shapes.values()))[:2]:
-            raise ValueError(
-                argument_error(f"chains.sample_stats[{name!r}]", "be of as many chains and draws", tuple(value.shape))
-            )
+            what = f"chains.sample_stats[{name!r}]"
+            raise ValueError(argument_error(what, "be of as many chains and draws", tuple(value.shape)))
     parameters: dict[str, Array] = {}
     for site in shapes if sites is None else sites:
         if site not in shapes:
@@ -82,9 +81,8 @@ def column_names(chains: Chains, names: Sequence[str] | Schema) -> dict[str, str
         raise TypeError(argument_error("names", "be a list of strings", names))
     shapes = [tuple(value.shape[2:]) for value in chains.draws.values()]
     if shapes != [(len(names),)] or len(set(names)) != len(names):
-        raise ValueError(
-            argument_error("names", f"name each coordinate of one site, of event shapes {shapes}", list(names))
-        )
+        constraint = f"name each coordinate of one site, of event shapes {shapes}"
+        raise ValueError(argument_error("names", constraint, list(names)))
     shown = (name if name.isprintable() else repr(name) for name in names)
     return dict(zip(scalar_parameters(chains), shown, strict=True))
 

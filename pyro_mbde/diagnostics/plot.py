@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.checks import MIN_BFMI, mixing_report
 from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_or_outside
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
-from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary
+from pyro_mbde.diagnostics.report import MixingReport, ParameterSummary, shorten
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import check_picture_path, import_arviz, new_figure, write_picture
 from pyro_mbde.tables.schema import Schema
@@ -24,7 +24,6 @@ from pyro_mbde.tables.schema import Schema
 if TYPE_CHECKING:  # imported where used: it takes a while
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 # Told apart by people with colour-blindness, and in grey by their lightness and line styles.
 _COLORS = ("#0b3c6f", "#d55e00", "#3fa7d6", "#8a8a00")
@@ -34,6 +33,7 @@ _MAX_ROWS, _MAX_CHAINS, _MAX_REASONS = 4, 4, 5
 _MAX_POINTS = 2_000  # of a trace
 _NUM_BINS = 20
 _WIDTH, _ROW_HEIGHT = 13.0, 2.3  # inches
+_LEGEND: dict[str, Any] = {"fontsize": 7.5, "frameon": False, "loc": "upper right", "handlelength": 1.8}
 
 
 def plot_mixing(
@@ -101,16 +101,7 @@ def draw_mixing(
     reference: Reference | None = None,
     seed: int | None = 0,
 ) -> Figure:
-    """Returns what :func:`plot_mixing` draws, from a report that is there.
-
-    Args:
-        chains: the chains.
-        report: of the chains, with its own names of parameters.
-        parameters: what to show.
-        names: what to call them.
-        reference: as for :func:`~pyro_mbde.mixing_report`.
-        seed: as for :func:`~pyro_mbde.mixing_report`.
-    """
+    """Returns what :func:`plot_mixing` draws, from an existing report; ``names`` renames the report's parameters."""
     worst = [parameter for parameter in report.worst_first if parameter.name in parameters]
     shown = worst[:_MAX_ROWS]
     energy = chains.sample_stats.get("energy")
@@ -118,16 +109,10 @@ def draw_mixing(
     caption = _caption(report.renamed(names))
     heights = 0.7 + _ROW_HEIGHT * num_rows, 0.25 + 0.18 * len(caption)  # inches, of the panels and of the caption
     figure = new_figure(_WIDTH, sum(heights))
-    from matplotlib.ticker import MaxNLocator
-
     panels: Any = figure.subfigures(2, 1, height_ratios=heights)
     body, foot = panels
-    title = (
-        report.title
-        if len(shown) == len(worst)
-        else f"{report.title}; the worst {len(shown)} of {len(worst):,} parameters"
-    )
-    body.suptitle(title, x=0.008, ha="left", fontsize=12, fontweight="bold", color=_INK, parse_math=False)
+    part = "" if len(shown) == len(worst) else f"; the worst {len(shown)} of {len(worst):,} parameters"
+    body.suptitle(report.title + part, x=0.008, ha="left", fontsize=12, fontweight="bold", color=_INK, parse_math=False)
     foot.text(0.008, 0.98, "\n".join(caption), ha="left", va="top", fontsize=9, color=_INK, parse_math=False)
     grid = body.add_gridspec(num_rows, 4, width_ratios=(1.6, 1.0, 1.0, 1.0))
     with seeded(seed), single_thread(), torch.no_grad(), np.errstate(all="ignore"):
@@ -137,32 +122,30 @@ def draw_mixing(
         for row, summary in enumerate(shown):
             axes = [body.add_subplot(grid[row, column]) for column in range(4)]
             values = np.where(np.isfinite(parameters[summary.name]), parameters[summary.name], np.nan)
-            label = _short(names.get(summary.name, summary.name))
+            label = shorten(names.get(summary.name, summary.name), 28)
             _draw_trace(axes[0], values, selected, summary, label)
             _draw_ranks(axes[1], values, selected)
             _draw_autocorrelation(axes[2], values, selected)
             _draw_density(axes[3], values, exact.get(summary.name), curve if summary.name in exact else None)
-            for axis in axes:
-                _tidy(axis)
             for axis in (axes[0], axes[2]):
-                axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+                axis.locator_params(axis="x", nbins=6, integer=True)
             axes[3].set_xlabel(label, parse_math=False)
             if row == 0:
                 for axis, heading in zip(axes, ("Trace", "Ranks", "Autocorrelation", "Density"), strict=True):
                     axis.set_title(heading, loc="left", fontsize=10, color=_INK)
-                axes[2].legend(handles=_chain_handles(selected), **_LEGEND)
-                for axis in (axes[1], axes[3]):
+                for axis in axes[1:]:
                     axis.legend(*axis.get_legend_handles_labels(), **_LEGEND)
         if energy is not None:
             axes = [body.add_subplot(grid[-1, :2]), body.add_subplot(grid[-1, 2:])]
             _draw_energy(axes[0], energy.detach().cpu().double().numpy())
             _draw_bfmi(axes[1], report.bfmi)
-            for axis in axes:
-                _tidy(axis)
+    for axis in body.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color(_GREY)
+        axis.tick_params(labelsize=8, colors=_INK)
+        axis.xaxis.label.set_fontsize(8.5)
+        axis.yaxis.label.set_fontsize(8.5)
     return figure
-
-
-_LEGEND: dict[str, Any] = {"fontsize": 7.5, "frameon": False, "loc": "upper right", "handlelength": 1.8}
 
 
 def _caption(report: MixingReport) -> list[str]:
@@ -180,16 +163,9 @@ def _caption(report: MixingReport) -> list[str]:
     return [line for text in (*verdict, reading) for line in textwrap.wrap(text, 185)]
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:10]}\N{HORIZONTAL ELLIPSIS}{name[-17:]}"
-
-
-def _tidy(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.spines[["left", "bottom"]].set_color(_GREY)
-    axis.tick_params(labelsize=8, colors=_INK)
-    axis.xaxis.label.set_fontsize(8.5)
-    axis.yaxis.label.set_fontsize(8.5)
+def _say(axis: Axes, text: str) -> None:
+    """Writes why a panel is empty, or some of it."""
+    axis.text(0.5, 0.55, text, transform=axis.transAxes, ha="center", fontsize=8, color=_INK)
 
 
 def _select(values: Array) -> list[int]:
@@ -201,12 +177,10 @@ def _select(values: Array) -> list[int]:
     return sorted(int(index) for index in order[places])
 
 
-def _chain_handles(selected: list[int]) -> list[Line2D]:
-    """Lines for a legend of the chains."""
-    looks = zip(selected, _COLORS, _STYLES, strict=False)
-    from matplotlib.lines import Line2D
-
-    return [Line2D([], [], color=color, linestyle=style, label=f"chain {index}") for index, color, style in looks]
+def _looks(selected: list[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Colour and line style of each chain."""
+    for index, color, style in zip(selected, _COLORS, _STYLES, strict=False):
+        yield index, {"color": color, "linestyle": style}
 
 
 def _draw_trace(axis: Axes, values: Array, selected: list[int], summary: ParameterSummary, label: str) -> None:
@@ -239,7 +213,7 @@ def _draw_ranks(axis: Axes, values: Array, selected: list[int]) -> None:
     axis.axhspan(1 - margin, 1 + margin, color=_PALE, alpha=0.6, linewidth=0)
     axis.axhline(1, color=_GREY, linewidth=0.8, label="uniform")
     highest = 1 + margin
-    for index, color, style in zip(selected, _COLORS, _STYLES, strict=False):
+    for index, look in _looks(selected):
         chain = values[index][np.isfinite(values[index])]
         if not len(chain):
             continue
@@ -247,7 +221,7 @@ def _draw_ranks(axis: Axes, values: Array, selected: list[int]) -> None:
         below = np.concatenate([[0.0], np.searchsorted(np.sort(chain), distinct, "right") / len(chain)])
         edges = np.linspace(0, 1, num_bins + 1)
         relative = num_bins * np.diff(np.interp(edges, ranks, below))
-        axis.stairs(relative, edges, baseline=None, color=color, linestyle=style, linewidth=1.2)
+        axis.stairs(relative, edges, baseline=None, linewidth=1.2, **look)
         highest = max(highest, float(relative.max()))
     axis.set(xlim=(0, 1), ylim=(0, 1.25 * highest), xlabel="rank, as a share of all draws", ylabel="draws / uniform")
 
@@ -262,40 +236,28 @@ def _ess(chain: Array) -> float:
 def _draw_autocorrelation(axis: Axes, values: Array, selected: list[int]) -> None:
     """Correlation of draws with those a number of steps later."""
     num_samples = values.shape[1]
-    curves = {index: _autocorrelation(values[index]) for index in selected}
+    curves = {index: _autocorrelation(values[index]) for index in selected if np.ptp(values[index]) > 0}
     num_lags = 20
-    for curve in filter(lambda curve: np.isfinite(curve).all(), curves.values()):  # until it fell, and as much again
+    for curve in curves.values():  # until it fell, and as much again
         below = np.flatnonzero(curve < 0.05)
         num_lags = max(num_lags, 2 * int(below[0]) if len(below) else num_samples)
     num_lags = min(num_lags, num_samples - 1, 200)
     axis.axhline(0, color=_GREY, linewidth=0.8)
-    drawn = 0
-    for (_, curve), color, style in zip(curves.items(), _COLORS, _STYLES, strict=False):
-        if np.isfinite(curve).all():
-            marker = "o" if num_samples <= 20 else ""
-            axis.plot(curve[: num_lags + 1], color=color, linestyle=style, linewidth=1.2, marker=marker, markersize=3)
-            drawn += 1
-    if drawn < len(curves):
-        axis.text(
-            0.5,
-            0.55,
-            f"none for {len(curves) - drawn} frozen or broken chain{'s' if len(curves) - drawn > 1 else ''}",
-            transform=axis.transAxes,
-            ha="center",
-            fontsize=8,
-            color=_INK,
-        )
+    marker = "o" if num_samples <= 20 else ""
+    for index, look in _looks(selected):
+        curve = curves.get(index, np.empty(0))[: num_lags + 1]
+        axis.plot(curve, linewidth=1.2, marker=marker, markersize=3, label=f"chain {index}", **look)
+    lost = len(selected) - len(curves)
+    if lost:
+        _say(axis, f"none for {lost} frozen or broken chain{'s' if lost > 1 else ''}")
     axis.set(xlim=(0, max(num_lags, 1)), ylim=(-0.35, 1.05), xlabel="lag, draws", ylabel="autocorrelation")
 
 
 def _autocorrelation(chain: Array) -> Array:
-    """Autocorrelation of one chain at every lag; NaN for one that does not move, or has draws that are not finite."""
-    centred = chain - chain.mean()
-    if not np.isfinite(centred).all() or chain.min() == chain.max():
-        return np.full(len(chain), math.nan)
+    """Autocorrelation of one chain at every lag."""
     # Padded to twice the length, so that the end is not correlated with the start.
-    spectrum = np.abs(np.fft.rfft(centred, 2 * len(chain))) ** 2
-    covariance: Array = np.fft.irfft(spectrum)[: len(chain)]
+    spectrum = np.abs(np.fft.rfft(chain - chain.mean(), 2 * len(chain))) ** 2
+    covariance = np.fft.irfft(spectrum)[: len(chain)]
     correlation: Array = covariance / covariance[0]
     return correlation
 
@@ -320,8 +282,7 @@ def _draw_density(axis: Axes, values: Array, exact: Array | None, curve: Callabl
     pooled = values[np.isfinite(values)]
     axis.set(ylabel="density")
     if not len(pooled):
-        axis.text(0.5, 0.5, "no finite draws", transform=axis.transAxes, ha="center", fontsize=8, color=_INK)
-        return
+        return _say(axis, "no finite draws")
     sets = [pooled] if exact is None else [pooled, exact]
     low, high = (float(f(np.quantile(of, level) for of in sets)) for f, level in ((min, 0.002), (max, 0.998)))
     if (pooled == pooled.round()).all() and high - low <= 60:
@@ -348,14 +309,12 @@ def _draw_energy(axis: Axes, energy: Array) -> None:
     changes = np.diff(energy, axis=1).ravel()
     marginal, changes = marginal[np.isfinite(marginal)], changes[np.isfinite(changes)]
     if not len(marginal) or not len(changes):
-        axis.text(0.5, 0.5, "no finite energies", transform=axis.transAxes, ha="center", fontsize=8, color=_INK)
-        return
+        return _say(axis, "no finite energies")
     width = max(float(np.quantile(np.abs(np.concatenate([marginal, changes])), 0.998)), 1e-6)
     bins = np.linspace(-1.05 * width, 1.05 * width, 61)
     axis.hist(marginal, bins.tolist(), density=True, color=_COLORS[2], alpha=0.55, label="energy")
-    axis.hist(
-        changes, bins.tolist(), density=True, histtype="step", color=_INK, linewidth=1.3, label="change in a step"
-    )
+    heights, edges = np.histogram(changes, bins, density=True)
+    axis.stairs(heights, edges, color=_INK, linewidth=1.3, label="change in a step")
     axis.legend(**_LEGEND)
 
 
@@ -366,7 +325,5 @@ def _draw_bfmi(axis: Axes, bfmi: tuple[float, ...]) -> None:
     axis.plot(bfmi, color=_INK, linestyle="", marker="o", markersize=5 if len(bfmi) <= 20 else 2)
     highest = max([value for value in bfmi if math.isfinite(value)], default=1.0)
     axis.set(xlabel="chain", ylabel="E-BFMI", ylim=(0, 1.35 * max(highest, 2 * MIN_BFMI)))
-    from matplotlib.ticker import MaxNLocator
-
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.locator_params(axis="x", integer=True)
     axis.legend(**_LEGEND)

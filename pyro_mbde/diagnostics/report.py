@@ -6,13 +6,15 @@ import html
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import pandas as pd
 
+T = TypeVar("T")
 #: Rows of a table, names in a list, columns of a terminal.
 _MAX_ROWS, MAX_NAMED, _WIDTH = 20, 3, 100
 #: How numbers are written, by column.
@@ -154,18 +156,10 @@ class MixingReport:
         )
 
     def renamed(self, names: Mapping[str, str]) -> MixingReport:
-        """Returns the report with other names of coordinates, in all that it says.
-
-        Args:
-            names: by what they are called, as ``x[0]``.
-        """
+        """Returns the report with other names of coordinates, given by those in the report, such as ``x[0]``."""
         if not names:
             return self
-        pattern = re.compile("|".join(map(re.escape, names)))
-
-        def rename(text: str) -> str:
-            return pattern.sub(lambda found: names[found.group()], text)
-
+        rename = partial(re.compile("|".join(map(re.escape, names))).sub, lambda found: names[found.group()])
         return replace(
             self,
             parameters=tuple(item._replace(name=rename(item.name)) for item in self.parameters),
@@ -193,7 +187,7 @@ class MixingReport:
         """The table, the checks and the reasons, for a terminal."""
         table, note = self._table()
         numbers = table.drop(columns="parameter").to_string(index=False).splitlines()
-        names = [_shorten(name, _WIDTH - max(map(len, numbers)) - 2) for name in ["parameter", *table["parameter"]]]
+        names = [shorten(name, _WIDTH - max(map(len, numbers)) - 2) for name in ["parameter", *table["parameter"]]]
         width = max(map(len, names))
         lines = [self.title, ""]
         lines += [f"{name:<{width}}  {row}" for name, row in zip(names, numbers, strict=False)]
@@ -208,31 +202,25 @@ class MixingReport:
 
     def __repr__(self) -> str:
         """The class and how much it holds."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        shown = ", ".join(f"{name}=({len(v)} items)" if isinstance(v, tuple) else f"{name}={v!r}" for name, v in values)
-        return f"{type(self).__name__}({shown})"
+        shown = (
+            f"{name}=({len(v)} items)" if isinstance(v, tuple) else f"{name}={v!r}" for name, v in vars(self).items()
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
         import pandas as pd
 
         table, note = self._table()
         checks = pd.DataFrame([(check.name, check.outcome, check.detail) for check in self.checks])
+        with pd.option_context("display.max_colwidth", None):  # or long texts are cut off
+            tables = table.to_html(index=False, border=0), checks.to_html(index=False, header=False, border=0)
         reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in self.failures)
         failed = f"<p><b>Why it failed</b></p><ul>{reasons}</ul>" if reasons else ""
-        return (
-            f"<div><p><b>{html.escape(self.title)}</b></p>{_to_html(table)}<p>{html.escape(note)}</p>"
-            f"{_to_html(checks, header=False)}{failed}</div>"
-        )
+        title = f"<p><b>{html.escape(self.title)}</b></p>"
+        return f"<div>{title}{tables[0]}<p>{html.escape(note)}</p>{tables[1]}{failed}</div>"
 
 
-def _to_html(table: pd.DataFrame, *, header: bool = True) -> str:
-    import pandas as pd
-
-    with pd.option_context("display.max_colwidth", None):  # or long texts are cut off
-        return table.to_html(index=False, header=header, border=0)
-
-
-def _shorten(name: str, width: int) -> str:
+def shorten(name: str, width: int) -> str:
     """A long name without its middle: its end tells coordinates apart."""
     if len(name) <= width:
         return name
@@ -254,3 +242,10 @@ def named(noun: str, items: Iterable[Any]) -> str:
     names = [str(item) for item in items]
     listed, rest = ", ".join(names[:MAX_NAMED]), len(names) - MAX_NAMED
     return f"{noun}{'' if len(names) == 1 else 's'} {listed}{f' and {rest:,} more' if rest > 0 else ''}"
+
+
+def first_few(items: Iterable[T], describe: Callable[[T], str], others: str) -> list[str]:
+    """Descriptions of the first items, and how many ``others`` there are."""
+    items = list(items)
+    rest = [f"{len(items) - MAX_NAMED:,} more {others}"] if len(items) > MAX_NAMED else []
+    return [*map(describe, items[:MAX_NAMED]), *rest]

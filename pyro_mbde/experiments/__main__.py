@@ -1,13 +1,17 @@
-"""Figures by command: ``python -m pyro_mbde.experiments FIGURE``."""
+"""Figures by command: ``pyro-mbde reproduce FIGURE``, or ``python -m pyro_mbde.experiments FIGURE``."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import pandas as pd
 
+from pyro_mbde.cli import main as command
+from pyro_mbde.cli.forward import PrintingCommand
+from pyro_mbde.cli.shared import EXAMPLES
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.guide import GUIDE
@@ -24,7 +28,15 @@ _DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
 NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *GUIDE]))
 
 
-@click.command()
+@click.command(
+    cls=PrintingCommand,
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde reproduce --quick
+  pyro-mbde reproduce ring metrics --workers 4
+  pyro-mbde reproduce gain --redraw
+""",
+)
 @click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar="[FIGURE]...")
 @click.option("--quick", is_flag=True, help="Small tables and short training, to check that everything runs.")
 @click.option(
@@ -103,4 +115,4 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(["reproduce", *sys.argv[1:]], prog_name="pyro-mbde")

@@ -20,10 +20,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde._torch_state import single_thread
+from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.experiments.problems import Problem, mixture_10d, ring_tight
+from pyro_mbde.experiments.problems import DIMENSIONS, Problem, ring_tight
 from pyro_mbde.mcmc.run import run_mcmc
-from pyro_mbde.mcmc.target import density_target
+from pyro_mbde.mcmc.target import DensityTarget
 from pyro_mbde.pictures import import_arviz
 from pyro_mbde.training.mbde import MBDE
 
@@ -36,10 +37,13 @@ _STOCK: dict[str, Any] = {"random_walk": RandomWalkKernel, "hmc": HMC, "nuts": N
 _STEPS = {"random_walk": (500, 4000), "hmc": (200, 200), "nuts": (200, 200)}
 #: Chains advanced together, and the steps of each. A thousand chains learn their step in fewer.
 _LOCKSTEP = {4: (500, 4000), 64: (200, 2000), 1024: (200, 1000)}
-_PROBLEMS: dict[str, Callable[[], Problem]] = {"ring-tight, d = 2": ring_tight, "mixture, d = 10": mixture_10d}
+_PROBLEMS: dict[str, Callable[[], Problem]] = {
+    "ring-tight, d = 2": ring_tight,
+    "mixture, d = 10": DIMENSIONS["mixture-10d"],
+}
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--quick", is_flag=True, help="A twentieth of the steps: to see that it runs.")
 def chains(repeats: int, quick: bool) -> None:
@@ -111,7 +115,7 @@ def _gradient_seconds(density: MollifiedExpFamily, num_evaluations: int = 200) -
     def model() -> Tensor:
         return pyro.sample("x", density)
 
-    target = density_target(density)
+    target = DensityTarget(density)
     params = {name: value[0] for name, value in target.starts(1).items()}
     seconds: tuple[list[float], list[float]] = ([], [])
     with pyro.validation_enabled(False):

@@ -11,6 +11,7 @@ import click
 import torch
 from tqdm import tqdm
 
+from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, PROBLEMS, Problem
 from pyro_mbde.limits import best_reachable
@@ -56,7 +57,7 @@ def gain_of(problem: Problem, density: MollifiedExpFamily) -> Estimate:
     return kl_gain(problem.target, problem.base, density, problem.box, num_draws=_NUM_DRAWS)
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--system", "systems", multiple=True, type=click.Choice(list(A_PRIORI)), default=tuple(A_PRIORI))
 @click.option(
     "--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), default=("ring-tight", "mixture-1d")
@@ -89,7 +90,7 @@ def gain(systems: tuple[str, ...], names: tuple[str, ...], epsilons: tuple[float
                     )
 
 
-@click.command()
+@click.command(cls=PrintingCommand)
 @click.option("--system", type=click.Choice(list(CALIBRATED)), default="ratio", show_default=True)
 @click.option("--problem", "names", multiple=True, type=click.Choice(list(PROBLEMS)), default=tuple(DOMAINS))
 @click.option("--epsilon", "epsilons", multiple=True, type=float, default=EPSILONS, show_default=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pyro_mbde.experiments.style import LOOKS, ORANGE, PALE, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import BASELINES, GROUP_SIZES, NUM_DRAWS, draw_epsilon
+from pyro_mbde.experiments.style import ORANGE, PALE, add_caption, quick_note
+from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, draw_epsilon
+from pyro_mbde.experiments.systems import BASELINES, LOOKS
 from pyro_mbde.pictures import new_figure
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def plot_decision(table: pd.DataFrame) -> Figure:
         f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
         "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Baselines: noise for g rows "
         "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN "
-        "(2,000 steps) and RealNVP: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. Baselines "
-        "hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not shown "
-        "lies above the frame.",
+        "(2,000 steps) and the flow: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. "
+        "Baselines hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not "
+        "shown lies above the frame.",
         75 * len(totals) + 35,
     )
     return figure
@@ -66,9 +67,6 @@ def plot_decision(table: pd.DataFrame) -> Figure:
 
 def crossings(table: pd.DataFrame) -> pd.DataFrame:
     """Returns from which group size on ours is the better choice, for each total budget and number of draws.
-
-    Args:
-        table: rows of the decision sweep.
 
     Returns:
         Columns ``total``, ``draws``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that

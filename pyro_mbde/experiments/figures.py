@@ -10,8 +10,9 @@ import pandas as pd
 
 from pyro_mbde.experiments.measure import GRID_EDGES, GRID_SIZE, decode_grid, encode_grid
 from pyro_mbde.experiments.problems import find_problem
-from pyro_mbde.experiments.style import INK, LOOKS, ORANGE, PALE, SEQUENTIAL, Look, add_caption, quick_note
+from pyro_mbde.experiments.style import INK, ORANGE, PALE, SEQUENTIAL, Look, add_caption, quick_note
 from pyro_mbde.experiments.sweeps import FIRST, PLANE_EPSILONS
+from pyro_mbde.experiments.systems import LOOKS
 from pyro_mbde.pictures import new_figure
 
 if TYPE_CHECKING:

@@ -38,11 +38,6 @@ def measure(job: Job) -> Row:
     Returns:
         ``nll`` in nats; for known targets, by quadrature, and with ``coverage``; in two dimensions the density on a
         grid (:func:`decode_grid`); what is guaranteed, if anything is.
-
-    Raises:
-        FileNotFoundError: the medical table is not there.
-        ImportError: a package that a baseline needs is not installed.
-        ValueError: there is no such problem or system, or the system does not fit the problem.
     """
     options: dict[str, Any] = dict(job.options)
     if job.problem == "medical":

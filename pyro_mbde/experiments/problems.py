@@ -37,9 +37,7 @@ def _ring(radius: float, scale: float) -> dist.TorchDistribution:
     """Eight equal normals on a circle."""
     angles = torch.arange(8) * (2 * math.pi / 8)
     centres = radius * torch.stack([angles.cos(), angles.sin()], -1)
-    modes: Any = dist.Normal(centres, scale * torch.ones(8, 2))
-    mixture: dist.TorchDistribution = dist.MixtureSameFamily(dist.Categorical(torch.ones(8)), modes.to_event(1))
-    return mixture
+    return _normals([1.0] * 8, centres.tolist(), [[scale] * 2] * 8)
 
 
 def _standard_normal(num_dims: int) -> dist.TorchDistribution:
@@ -127,23 +125,13 @@ def _mixture(num_dims: int) -> Problem:
     return Problem(f"mixture-{num_dims}d", target, _standard_normal(num_dims), None)
 
 
-def mixture_5d() -> Problem:
-    """Four normals in five dimensions, 0.4 to 0.1 of the mass."""
-    return _mixture(5)
-
-
-def mixture_10d() -> Problem:
-    """Four normals in ten dimensions, 0.4 to 0.1 of the mass."""
-    return _mixture(10)
-
-
 #: Where figures are measured.
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 #: The three domains of the figures; targets of several scales at once; more dimensions.
 DOMAINS = {problem().name: problem for problem in (ring, ring_tight, mixture_1d)}
 SCALES = {problem().name: problem for problem in (spikes, unequal, stripes, claw)}
-DIMENSIONS = {problem().name: problem for problem in (mixture_5d, mixture_10d)}
-PROBLEMS = {**DOMAINS, **SCALES, **DIMENSIONS}
+DIMENSIONS = {f"mixture-{num_dims}d": partial(_mixture, num_dims) for num_dims in (5, 10)}
+PROBLEMS: dict[str, Callable[[], Problem]] = {**DOMAINS, **SCALES, **DIMENSIONS}
 #: The paper's, whose places depend on a seed.
 RANDOM: dict[str, Callable[[int], Problem]] = {
     **{f"random-1d-{num_modes}": partial(random_1d, num_modes) for num_modes in range(1, 11)},
@@ -158,9 +146,6 @@ def find_problem(name: str, seed: int = 0) -> Problem:
         name: of :data:`PROBLEMS` or :data:`RANDOM`. With ``-box`` added, the base is uniform on the public range that
             baselines on a box are told: the same public knowledge for all.
         seed: of the places of a random one.
-
-    Raises:
-        ValueError: there is no such problem, or no public range for a box.
 
     Example:
         >>> find_problem("mixture-1d-box").base

@@ -11,11 +11,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.connection import wait
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,9 +21,6 @@ from pyro_mbde._checks import check_count
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-#: Starts of a worker that may fail in a row.
-_MAX_STARTS = 2
 
 
 class WorkerDiedError(BrokenExecutor):
@@ -36,8 +31,7 @@ class WorkerProcesses(Executor):
     """Runs tasks in worker processes; a process that dies fails only the task that it ran.
 
     A ``ProcessPoolExecutor`` breaks as a whole when one of its processes is killed, runs out of memory or crashes, and
-    does not say which task did it. So there is one pool of one process for each worker: the task that breaks it raises
-    :class:`WorkerDiedError`, the pool is replaced, and the other tasks are not affected.
+    does not say which task did it. Here that task raises :class:`WorkerDiedError`, and another process takes the place.
 
     Workers are spawned when they are first needed, since the threads of PyTorch and JAX do not survive a fork: tasks
     are functions of a module, and a script keeps its calls under ``if __name__ == "__main__":``. Workers ignore
@@ -53,7 +47,7 @@ class WorkerProcesses(Executor):
         self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()  # None: not started yet
         for _ in range(self.num_workers):
             self._idle.put(None)
-        self._workers: set[_Worker] = set()
+        self._workers: list[_Worker] = []
         self._lock = threading.Lock()
         self._broken: str | None = None
         self._killed = False
@@ -70,20 +64,19 @@ class WorkerProcesses(Executor):
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the workers when all tasks have ended, or all that run if the others are cancelled."""
-        self._threads.shutdown(wait=False, cancel_futures=cancel_futures)
-        ending = threading.Thread(target=self._end)
-        ending.start()
-        if wait:
-            ending.join()
+        """Takes no more tasks; with ``wait``, ends the workers when all tasks have ended or are cancelled."""
+        self._threads.shutdown(wait, cancel_futures=cancel_futures)
+        while wait and self._workers:
+            self._workers.pop().end()
 
     def kill(self) -> None:
         """Ends the workers at once: tasks that run raise :class:`WorkerDiedError`, the others are cancelled."""
+        self.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._killed = True
             for worker in self._workers:
                 worker.process.kill()
-        self.shutdown(cancel_futures=True)
+        self.shutdown()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -91,80 +84,66 @@ class WorkerProcesses(Executor):
         """Waits for all tasks, unless the block is left by an error or an interrupt."""
         self.shutdown() if error is None else self.kill()
 
-    def _end(self) -> None:
-        self._threads.shutdown(wait=True)
-        with self._lock:
-            while self._workers:
-                self._workers.pop().pool.shutdown()
-
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         task = pickle.dumps((function, args, kwargs))
         worker = self._idle.get()
         try:
-            if worker is not None and worker.has_ended():  # between two tasks: neither is to blame
-                self._remove(worker)
+            if worker is not None and not worker.process.is_alive():  # between two tasks: neither is to blame
                 worker = None
             worker = worker or self._start()
-            try:
-                return worker.pool.submit(_call, task).result()
-            except BrokenProcessPool:
-                code = self._remove(worker)
-                worker = None
-                raise WorkerDiedError(
-                    f"the worker process ended (exit code {code}): killed, out of memory, or crashed"
-                ) from None
+            answer = worker.ask(task)
+            if answer is None:
+                code, worker = worker.end(), None
+                raise WorkerDiedError(f"the worker process ended (exit code {code}): killed, out of memory, or crashed")
         finally:
             self._idle.put(worker)
+        succeeded, result = pickle.loads(answer)
+        if succeeded:
+            return result
+        raise result
 
     def _start(self) -> _Worker:
-        code = None
-        for _ in range(_MAX_STARTS):
-            with self._lock:
-                if self._killed:
-                    raise WorkerDiedError("the worker processes were ended")
-                worker = _Worker()
-                self._workers.add(worker)
-            try:
-                worker.started.result()
-                return worker
-            except BrokenProcessPool:
-                code = self._remove(worker)
-        self._broken = (
-            f"worker processes end before they begin (exit code {code}). A script must keep what it runs under "
-            f'if __name__ == "__main__":, since each worker imports it.'
-        )
-        raise BrokenExecutor(self._broken)
-
-    def _remove(self, worker: _Worker) -> int | None:
-        """Ends a worker that is idle or dead, and returns its exit code."""
-        worker.pool.shutdown()
         with self._lock:
-            self._workers.discard(worker)
-        return worker.process.exitcode
+            if self._killed:
+                raise WorkerDiedError("the worker processes were ended")
+            worker = _Worker()
+            self._workers.append(worker)
+        if worker.ask() is None:
+            if self._killed:
+                raise WorkerDiedError("the worker processes were ended")
+            self._broken = (
+                f"worker processes end before they begin (exit code {worker.end()}). A script must keep what it runs "
+                f'under if __name__ == "__main__":, since each worker imports it.'
+            )
+            raise BrokenExecutor(self._broken)
+        return worker
 
 
 class _Worker:
-    """A pool of one process."""
+    """A process that runs one task at a time. It is daemonic: a task cannot start processes that outlive a kill."""
 
     def __init__(self) -> None:
-        context = _OneProcess()
-        self.pool = ProcessPoolExecutor(1, context, _prepare)
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, connection = spawn.Pipe()
+        self.process = spawn.Process(target=_serve, args=(connection,), daemon=True)
         with _no_interrupts():
-            self.started = self.pool.submit(int)
-        self.process = context.process
+            self.process.start()
+        connection.close()  # so that the process holds the only copy, and its end is noticed
 
-    def has_ended(self) -> bool:
-        return bool(wait([self.process.sentinel], 0))
+    def ask(self, task: bytes | None = None) -> bytes | None:
+        """Sends a task, if any, and waits for the answer; None if the process ends before it."""
+        try:
+            if task is not None:
+                self._connection.send_bytes(task)
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            return None
 
-
-class _OneProcess(SpawnContext):
-    """Remembers the process that a pool starts. It is daemonic: a task cannot start processes that outlive a kill."""
-
-    process: SpawnProcess
-
-    def Process(self, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802  # a class in the parent
-        self.process = SpawnProcess(**options, daemon=True)
-        return self.process
+    def end(self) -> int | None:
+        """Lets an idle process end, and returns its exit code."""
+        self._connection.close()
+        self.process.join()
+        return self.process.exitcode
 
 
 @contextmanager
@@ -181,10 +160,32 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare() -> None:
-    """Prepares a worker: it ignores interrupts and ends with its parent."""
+def _serve(connection: Connection) -> None:
+    """What a worker does, from a first empty answer until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    connection.send_bytes(b"")
+    while True:
+        try:
+            task = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            function, args, kwargs = pickle.loads(task)
+            answer = pickle.dumps((True, function(*args, **kwargs)))
+        except Exception as error:  # a task may raise anything
+            answer = _pickled(error)
+        connection.send_bytes(answer)
+
+
+def _pickled(error: Exception) -> bytes:
+    """The answer of a task that failed; only with the error's text if it cannot be pickled and unpickled."""
+    try:
+        answer = pickle.dumps((False, error))
+        pickle.loads(answer)
+    except Exception:  # pickling runs code of the error's class
+        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+    return answer
 
 
 def _end_with_parent() -> None:
@@ -192,16 +193,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
-
-
-def _call(task: bytes) -> Any:
-    """Runs a task in a worker. An error that cannot be unpickled would break the pool: its text is raised instead."""
-    try:
-        function, args, kwargs = pickle.loads(task)
-        return function(*args, **kwargs)
-    except Exception as error:  # a job may raise anything
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # pickling runs code of the error's class
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None
-        raise

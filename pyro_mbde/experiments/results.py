@@ -21,16 +21,12 @@ class SweepError(RuntimeError):
     """A sweep cannot begin or continue."""
 
 
-class ResultsFile:
+class ResultsFile(contextlib.AbstractContextManager["ResultsFile"]):
     """Rows of a sweep, open for one writer to append to.
 
     Args:
         path: where the file is; if it is not there it is made, with its folder, for its owner alone. A last line that
             was cut off is dropped.
-
-    Raises:
-        SweepError: another process, or another sweep of this one, writes to the file.
-        ValueError: a line is damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -50,12 +46,7 @@ class ResultsFile:
             raise
 
     def append(self, row: Row) -> None:
-        """Writes a row to the disk, whole or not at all.
-
-        Raises:
-            OSError: it cannot be written; what was written of it is removed.
-            KeyboardInterrupt: a row that was written by then is kept.
-        """
+        """Writes a row to the disk, whole or not at all."""
         # Python writes and reads NaN and infinities, and other floats as their shortest exact text.
         line = memoryview(json.dumps(row).encode() + b"\n")
         size = os.fstat(self._file.fileno()).st_size
@@ -69,10 +60,6 @@ class ResultsFile:
                     self._file.truncate(size)
             raise
         self.rows[row["key"]] = row
-
-    def __enter__(self) -> ResultsFile:
-        """Returns the file itself."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -99,17 +86,13 @@ def read_results(path: str | os.PathLike[str], *, keys: Iterable[str] | None = N
     Args:
         path: of a file that :func:`~pyro_mbde.experiments.runner.run_sweep` writes.
         keys: of the jobs to return, in this order; by default all, in the order of their first rows.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: a line is damaged, or a key has no row.
     """
     rows = _newest(Path(path).read_bytes(), path)
     keys = list(rows if keys is None else keys)
-    missing = [key for key in keys if key not in rows]
-    if missing:
-        raise ValueError(f"keys must be of rows in the file, got {missing[0]!r}.")
-    return pd.DataFrame([rows[key] for key in keys])
+    try:
+        return pd.DataFrame([rows[key] for key in keys])
+    except KeyError as error:
+        raise ValueError(f"keys must be of rows in the file, got {error}.") from None
 
 
 def _newest(content: bytes, path: str | os.PathLike[str]) -> dict[str, Row]:

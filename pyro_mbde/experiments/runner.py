@@ -6,7 +6,6 @@ import ast
 import functools
 import hashlib
 import math
-import numbers
 import os
 import pickle
 import platform
@@ -36,7 +35,7 @@ from pyro_mbde.experiments.results import ResultsFile, Row, SweepError, read_res
 Measure = Callable[["Job"], Mapping[str, "float | str | None"]]
 
 #: Packages that results depend on; the baselines' may be missing.
-_PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "mbi", "jax")
+_PACKAGES = ("torch", "pyro-ppl", "numpy", "scipy", "opacus", "zuko", "mbi", "jax")
 #: Columns of every row, which no option or result may be called.
 _COLUMNS = (
     *("key", "problem", "system", "epsilon", "repeat", "seed", "error", "seconds"),
@@ -73,14 +72,13 @@ class Job:
 
     def __post_init__(self) -> None:
         """Checks what the key is made of, so that no two jobs share one."""
-        for name in ("problem", "system"):
-            _check_word(name, getattr(self, name))
+        _check_word("problem", self.problem)
+        _check_word("system", self.system)
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "repeat", check_count("repeat", self.repeat, minimum=0))
         options = self.options
         if not isinstance(options, tuple) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in options):
             raise TypeError(argument_error("options", "be a tuple of pairs", options))
-        names = [name for name, _ in options]
         for name, value in options:
             if _check_word("options", name) in _COLUMNS:
                 raise ValueError(argument_error("options", "be called otherwise than the columns of a row", name))
@@ -88,9 +86,11 @@ class Job:
                 _check_word(name, value)
             elif isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(argument_error(name, "be a number or a word", value))
-        if names != sorted(set(names)):
+        if [name for name, _ in options] != sorted(dict(options)):
             raise ValueError(argument_error("options", "be sorted by name, each given once", options))
-        object.__setattr__(self, "options", tuple((name, _option(value)) for name, value in options))
+        # As Python compares: 1.0 is 1.
+        plain = [int(value) if isinstance(value, float) and value.is_integer() else value for _, value in options]
+        object.__setattr__(self, "options", tuple(zip(dict(options), plain, strict=True)))
 
     @property
     def key(self) -> str:
@@ -149,8 +149,13 @@ def run_sweep(
         SweepError: another sweep writes to the file, or the executor is broken for good. Rows are kept.
         KeyboardInterrupt: jobs not yet begun are cancelled, the default executor's workers are ended, rows are kept.
     """
-    jobs = list(jobs)
-    _check_jobs(jobs)
+    jobs, keys = list(jobs), set[str]()
+    for job in jobs:
+        if not isinstance(job, Job):
+            raise TypeError(argument_error("jobs", "be instances of Job", job))
+        if job.key in keys:
+            raise ValueError(argument_error("jobs", "have keys of their own", job.key))
+        keys.add(job.key)
     check_flag("progress", progress)
     context: AbstractContextManager[Executor]
     if executor is None:
@@ -161,8 +166,7 @@ def run_sweep(
     else:
         context = nullcontext(executor)
     with ResultsFile(path) as results:
-        done = {key for key, row in results.rows.items() if row["error"] is None}
-        missing = [job for job in jobs if job.key not in done]
+        missing = [job for job in jobs if results.rows.get(job.key, {"error": ""})["error"] is not None]
         # A bar that counts what is done, at the average pace of what this call did.
         options: dict[str, Any] = {"total": len(jobs), "initial": len(jobs) - len(missing), "smoothing": 0}
         with tqdm(desc="sweep", unit="job", disable=not progress, **options) as bar, context as runner:
@@ -182,7 +186,9 @@ class _Sweep:
     def run(self, jobs: list[Job]) -> None:
         try:
             for job in jobs:
-                self._submit(job)
+                future = self._submit(run_job, self._function, job)
+                self._jobs[future] = job
+                future.add_done_callback(self._ended.put)
                 while not self._ended.empty():
                     self._record(self._ended.get())
             while self._jobs:
@@ -196,13 +202,12 @@ class _Sweep:
                     self._keep(future, future.result())
             raise
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         try:
-            future = self._executor.submit(run_job, self._function, job)
+            return self._executor.submit(function, *args)
         except Exception as error:  # broken or shut down; its library may raise anything
-            raise self._stop(error) from error
-        self._jobs[future] = job
-        future.add_done_callback(self._ended.put)
+            remedy = "Rows so far are kept: run the sweep again to go on."
+            raise SweepError(f"the executor takes no more jobs: {str(error).rstrip('.')}. {remedy}") from error
 
     def _record(self, future: Future[Row]) -> None:
         """Keeps the row of a job that ended. A job whose executor returned no row has failed."""
@@ -212,10 +217,7 @@ class _Sweep:
             return
         self._keep(future, _describe(self._jobs[future]) | {"error": _text(error), "seconds": math.nan})
         if isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDiedError):
-            try:
-                self._executor.submit(int).cancel()
-            except Exception as final:  # as above
-                raise self._stop(final) from error
+            self._submit(int).cancel()  # ends the sweep if the executor is broken for good
 
     def _keep(self, future: Future[Row], row: Row) -> None:
         self._results.append(row)
@@ -224,10 +226,6 @@ class _Sweep:
         if row["error"] is not None:
             self._num_failed += 1
             self._bar.set_postfix(failed=self._num_failed)
-
-    def _stop(self, error: BaseException) -> SweepError:
-        remedy = "Rows so far are kept: run the sweep again to go on."
-        return SweepError(f"the executor takes no more jobs: {str(error).rstrip('.')}. {remedy}")
 
 
 @functools.cache
@@ -263,12 +261,7 @@ def _version(package: str) -> str | None:
 
 
 def run_job(function: Measure, job: Job) -> Row:
-    """Returns the row of a job: what ``function`` measures of it, or the error it raises.
-
-    Args:
-        function: as of :func:`run_sweep`.
-        job: seeds torch's generator, which is put back afterwards.
-    """
+    """Returns the row of a job: what ``function`` measures of it, or the error it raises."""
     row: Row = _describe(job) | {"error": None, "seconds": math.nan}
     with seeded(job.seed), single_thread():  # one at a time in a process
         start = time.perf_counter()
@@ -287,27 +280,14 @@ def _describe(job: Job) -> Row:
 def _check_measured(measured: Any, row: Row) -> Row:
     if not isinstance(measured, Mapping):
         raise TypeError(argument_error("function", "return a mapping of names to values", measured))
-    for name, value in measured.items():
+    # Numbers and flags of numpy's kinds as Python's own, which a file holds exactly.
+    checked = {name: value.item() if isinstance(value, np.generic) else value for name, value in measured.items()}
+    for name, value in checked.items():
         if not isinstance(name, str) or name in row:
             raise ValueError(argument_error("results", "be called otherwise than the columns of a row", name))
-        if not isinstance(value, numbers.Real | np.bool_ | str | None):
+        if not isinstance(value, bool | int | float | str | None):
             raise TypeError(argument_error("function", "return numbers, words or None", {name: value}))
-    return {name: _plain(value) for name, value in measured.items()}
-
-
-def _plain(value: Any) -> float | int | str | None:
-    """Numbers and flags of numpy's kinds as Python's own, which a file holds exactly."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, np.bool_):
-        return bool(value)
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
-def _option(value: Any) -> float | int | str:
-    """As Python compares: 1.0 is 1."""
-    plain: Any = _plain(value)
-    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+    return checked
 
 
 def _check_word(name: str, value: Any) -> str:
@@ -316,16 +296,6 @@ def _check_word(name: str, value: Any) -> str:
     if not re.fullmatch(r"[A-Za-z_][\w.+-]*", value) or value.lower() in ("inf", "infinity", "nan"):
         raise ValueError(argument_error(name, "be a word of letters, digits and any of _.+-, and no number", value))
     return value
-
-
-def _check_jobs(jobs: list[Job]) -> None:
-    keys: set[str] = set()
-    for job in jobs:
-        if not isinstance(job, Job):
-            raise TypeError(argument_error("jobs", "be instances of Job", job))
-        if job.key in keys:
-            raise ValueError(argument_error("jobs", "have keys of their own", job.key))
-        keys.add(job.key)
 
 
 def _check_picklable(function: Any) -> None:

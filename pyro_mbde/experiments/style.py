@@ -37,20 +37,6 @@ class Look(NamedTuple):
         return {"color": self.color, "linestyle": self.linestyle, "marker": self.marker, "markersize": 5}
 
 
-LOOKS = {
-    "mbde-paper": Look("MBDE as in the paper", INK, "-.", "x"),
-    "projection": Look("KL projection, skew 0.3", ORANGE, "-", "o"),
-    "projection-box": Look("KL projection, base uniform\non DPB's box", GREEN, "-", "D"),
-    "dpb-paper": Look("DPB as in the paper", BLUE, "--", "s"),
-    "dpb": Look("DPB, one row protected", SKY, "--", "^"),
-    "dpb-all": Look("DPB, all rows protected", PURPLE, "--", "v"),
-    "dpgan": Look("DPGAN", GREEN, ":", "D"),
-    "flow": Look("RealNVP by DP-SGD", PURPLE, "-.", "v"),
-    "mst": Look("MST", YELLOW, "--", "P"),
-    "unbounded": Look("unbounded logits, NOT private", PALE, ":", "*"),
-}
-
-
 def quick_note(table: pd.DataFrame) -> str:
     """Returns what a caption begins with where the rows are of a quick run; else nothing."""
     if "quick" in table and table["quick"].eq(1).any():
@@ -59,11 +45,5 @@ def quick_note(table: pd.DataFrame) -> str:
 
 
 def add_caption(figure: Figure, text: str, width: int) -> None:
-    """Writes below a figure what is guaranteed in it, and whom that protects.
-
-    Args:
-        figure: of matplotlib, with a constrained layout.
-        text: the caption.
-        width: letters in a line.
-    """
+    """Writes below a figure what is guaranteed in it, and whom that protects."""
     figure.supxlabel("\n".join(textwrap.wrap(text, width)), fontsize=8, color=INK, x=0.01, ha="left")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from pyro_mbde.experiments.runner import Job
+from pyro_mbde.experiments.systems import BASELINES
 from pyro_mbde.privacy.accounting import epsilon_per_draw
 
 Option = tuple[str, float | int | str]
@@ -25,7 +26,6 @@ SKEWS = (0.5, 0.3)
 FIRST = {"projection": 0.25, "mbde-paper": 0.25, "dpb-paper": 100.0, "dpgan": 5000.0}
 #: Of the decision picture.
 TOTALS, GROUP_SIZES, NUM_DRAWS = (1.0, 10.0), (1, 3, 10, 100, 1000, 0), (1, 10, 100)
-BASELINES = ("dpb", "dpgan", "flow", "mst")
 DECISION_DELTA = 1e-5
 _DECISION_REPEATS, _DECISION_STEPS = 3, 2_000
 

@@ -17,6 +17,7 @@ from pyro_mbde.experiments.baselines.flow import DPFlow
 from pyro_mbde.experiments.baselines.kde import KDE
 from pyro_mbde.experiments.baselines.mst import MST
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
+from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, YELLOW, Look
 from pyro_mbde.training.density_ratio import DensityRatio
 from pyro_mbde.training.mbde import MBDE
 
@@ -124,7 +125,7 @@ def _gan(table: Table, setting: Setting) -> Distribution:
 
 
 def _flow(table: Table, setting: Setting) -> Distribution:
-    """RealNVP flow trained by DP-SGD."""
+    """Neural spline flow trained by DP-SGD."""
     return DPFlow(**_over_base(table, setting), num_steps=20 if setting.quick else 500).fit(table.rows)
 
 
@@ -138,32 +139,44 @@ def _base(table: Table, setting: Setting) -> Distribution:
     return table.base
 
 
+class System(NamedTuple):
+    """What is compared.
+
+    Attributes:
+        fit: to a table, at a setting.
+        look: in figures, if it is in any.
+        decides: whether it is a baseline of the decision picture.
+    """
+
+    fit: Callable[[Table, Setting], Distribution]
+    look: Look | None = None
+    decides: bool = False
+
+
 #: By the names that jobs use.
-SYSTEMS: dict[str, Callable[[Table, Setting], Distribution]] = {
-    "mbde-paper": _paper,
-    "projection": _projection,
-    "unbounded": _unbounded,
-    "dpb": _bernstein,
-    "dpb-paper": _bernstein_paper,
-    "dpgan": _gan,
-    "flow": _flow,
-    "mst": _mst,
-    "kde": _kde,
-    "base": _base,
+SYSTEMS = {
+    "mbde-paper": System(_paper, Look("MBDE as in the paper", INK, "-.", "x")),
+    "projection": System(_projection, Look("KL projection, skew 0.3", ORANGE, "-", "o")),
+    "unbounded": System(_unbounded, Look("unbounded logits, NOT private", PALE, ":", "*")),
+    "dpb": System(_bernstein, Look("DPB, one row protected", SKY, "--", "^"), decides=True),
+    "dpb-paper": System(_bernstein_paper, Look("DPB as in the paper", BLUE, "--", "s")),
+    "dpgan": System(_gan, Look("DPGAN", GREEN, ":", "D"), decides=True),
+    "flow": System(_flow, Look("Spline flow by DP-SGD", PURPLE, "-.", "v"), decides=True),
+    "mst": System(_mst, Look("MST", YELLOW, "--", "P"), decides=True),
+    "kde": System(_kde),
+    "base": System(_base),
+}
+#: Of the decision picture.
+BASELINES = tuple(name for name, system in SYSTEMS.items() if system.decides)
+#: Of systems, and of two of them at other settings.
+LOOKS = {name: system.look for name, system in SYSTEMS.items() if system.look} | {
+    "projection-box": Look("KL projection, base uniform\non DPB's box", GREEN, "-", "D"),
+    "dpb-all": Look("DPB, all rows protected", PURPLE, "--", "v"),
 }
 
 
 def fit(system: str, table: Table, setting: Setting) -> Distribution:
-    """Returns the density that a system fits to a table.
-
-    Args:
-        system: one of :data:`SYSTEMS`.
-        table: what it is fitted to.
-        setting: at what budget.
-
-    Raises:
-        ValueError: there is no such system.
-    """
+    """Returns the density that a system fits to a table."""
     check_choice("system", system, tuple(SYSTEMS))
     with torch.inference_mode(False):
-        return SYSTEMS[system](table, setting)
+        return SYSTEMS[system].fit(table, setting)

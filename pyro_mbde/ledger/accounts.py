@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
@@ -35,7 +36,7 @@ DEFAULT_DELTA = 1e-6
 MAX_COUNTED = 10**12
 #: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
-_MAX_NAME, _MAX_TEXT = 200, 2000
+_MAX_NAME, _MAX_TEXT = 200, 2000  # characters
 
 
 class BudgetExceededError(ValueError):
@@ -154,9 +155,6 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
         certificate_delta: the part of delta that is reserved for certificates. Under ``pure`` it is all of delta
             (``None``, or delta itself); otherwise it is in [0, delta), and ``None`` means a tenth.
         opened: when, in UTC.
-
-    Returns:
-        The account.
     """
     name = check_text("name", normal_name(check_text("name", name)), _MAX_NAME)
     if not name:
@@ -185,23 +183,22 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
     return Account(name, epsilon, delta, rule, certificate_delta, opened)
 
 
-def check_text(name: str, value: Any, longest: int = _MAX_TEXT) -> str:
+def check_text(name: str, value: Any, max_length: int = _MAX_TEXT) -> str:
     """Returns ``value``, or raises if it is not a printable string or too long."""
     if not isinstance(value, str):
         raise TypeError(argument_error(name, "be a string", value))
-    if len(value) > longest:
-        raise ValueError(argument_error(name, f"be at most {longest} characters long", value[:20] + "..."))
+    if len(value) > max_length:
+        raise ValueError(argument_error(name, f"be at most {max_length} characters long", value[:20] + "..."))
     if not value.isprintable() or value != value.strip():
         raise ValueError(argument_error(name, "be printable characters on one line, without spaces around them", value))
     return str(value)
 
 
-def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
+def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     """Returns the total cost of draws under an account's rule; 0 if there are none.
 
     Otherwise the delta returned is the account's whole delta under ``zcdp`` and ``iid``.
     """
-    tallies = list(tallies)
     if not tallies:
         return TotalCost(0.0, 0.0, {"pure": PURE, "zcdp": ZCDP, "iid": EXACT}[account.rule])
     if any(math.isinf(tally.guarantee.epsilon) for tally in tallies):
@@ -220,12 +217,11 @@ def spent_by(account: Account, tallies: Iterable[Tally]) -> TotalCost:
     return TotalCost(epsilon, account.delta, total.rule)
 
 
-def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
+def is_affordable(account: Account, tallies: Sequence[Tally]) -> bool:
     """Returns whether draws together are within an account's limits, under its rule."""
-    tallies = list(tallies)
     if any(tally.num_draws > MAX_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return False
-    if not bears_certificates(account, tallies):
+    if certificates_left(account, tallies) < 0:
         return False
     if account.rule == "pure":
         return _epsilons(tallies) <= exact_decimal(account.epsilon)
@@ -236,60 +232,48 @@ def is_affordable(account: Account, tallies: Iterable[Tally]) -> bool:
     return all(_iid_holds(account, tally.guarantee, tally.num_draws) for tally in tallies)
 
 
-def bears_certificates(account: Account, tallies: Iterable[Tally]) -> bool:
-    """Returns whether the certificates of draws together are within the part of delta that an account has for them."""
-    return _certificates(list(tallies)) <= exact_decimal(account.certificate_delta)
+def certificates_left(account: Account, tallies: Sequence[Tally]) -> Fraction:
+    """Returns how much of an account's ``certificate_delta`` is left, exactly; below 0 if it is exceeded."""
+    return exact_decimal(account.certificate_delta) - _certificates(tallies)
 
 
-def certificates_left(account: Account, tallies: Iterable[Tally]) -> Fraction:
-    """Returns what an account has left of delta for further certificates, as the exact difference of decimals."""
-    return exact_decimal(account.certificate_delta) - _certificates(list(tallies))
-
-
-def add_draws(tallies: Iterable[Tally], more: Tally) -> list[Tally]:
+def add_draws(tallies: Sequence[Tally], more: Tally) -> list[Tally]:
     """Returns tallies with draws added to those of the same density and guarantee."""
     rest = [tally for tally in tallies if tally[:2] != more[:2]]
     before = sum(tally.num_draws for tally in tallies if tally[:2] == more[:2])
     return [*rest, more._replace(num_draws=before + more.num_draws)]
 
 
-def affordable_draws(account: Account, tallies: Iterable[Tally], guarantee: Guarantee, fingerprint: str) -> int:
-    """Returns how many more draws of a density an account can bear.
+def affordable_draws(account: Account, tallies: Sequence[Tally], guarantee: Guarantee, fingerprint: str) -> int:
+    """Returns how many more draws of a density an account can bear; at most :data:`MAX_COUNTED`.
 
     Args:
-        account: which bears them.
+        account: the account.
         tallies: what it has paid for.
         guarantee: of one draw.
         fingerprint: name of the density.
-
-    Returns:
-        The largest number, 0 if none; never more than :data:`MAX_COUNTED`.
     """
-    tallies = list(tallies)
 
-    def holds(num_draws: int) -> bool:
-        return is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
+    def exceeds(num_draws: int) -> bool:
+        return not is_affordable(account, add_draws(tallies, Tally(fingerprint, guarantee, num_draws)))
 
-    low, high = 0, 1
-    while high <= MAX_COUNTED and holds(high):
-        low, high = high, 2 * high
-    high = min(high, MAX_COUNTED + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    high = 1
+    while high <= MAX_COUNTED and not exceeds(high):
+        high *= 2
+    low = high // 2
+    return low + bisect_left(range(low + 1, min(high, MAX_COUNTED + 1)), True, key=exceeds)
 
 
-def _certificates(tallies: list[Tally]) -> Fraction:
+def _certificates(tallies: Sequence[Tally]) -> Fraction:
     """Counts delta once for each guarantee of a density. Two on one certificate count twice, which is safe."""
     return sum((exact_decimal(tally.guarantee.delta) for tally in tallies), Fraction(0))
 
 
-def _epsilons(tallies: list[Tally]) -> Fraction:
+def _epsilons(tallies: Sequence[Tally]) -> Fraction:
     return sum_of_epsilons((tally.guarantee, tally.num_draws) for tally in tallies)
 
 
-def _zcdp_epsilon(account: Account, tallies: list[Tally]) -> float:
+def _zcdp_epsilon(account: Account, tallies: Sequence[Tally]) -> float:
     try:
         rho = math.fsum(tally.num_draws * zcdp_of_draw(tally.guarantee) for tally in tallies) * (1 + _RESERVE)
     except OverflowError:

@@ -23,7 +23,7 @@ def check_guarantee(guarantee: Any) -> Guarantee:
 
 
 def check_fingerprint(fingerprint: Any) -> str:
-    """Returns a fingerprint in small letters, or raises if it is none."""
+    """Returns a fingerprint in lower case, or raises if it is not one."""
     if not isinstance(fingerprint, str):
         raise TypeError(f"fingerprint must be a string, got one of type {type(fingerprint).__name__}.")
     if not _FINGERPRINT.fullmatch(fingerprint.lower()):
@@ -32,7 +32,7 @@ def check_fingerprint(fingerprint: Any) -> str:
 
 
 def check_head(head: Any) -> str:
-    """Returns a head in small letters, or raises if it is not a whole hash."""
+    """Returns a head in lower case, or raises if it is not a whole hash."""
     if not isinstance(head, str):
         raise TypeError(argument_error("expected_head", "be a string", head))
     if not _HASH.fullmatch(head.strip().lower()):

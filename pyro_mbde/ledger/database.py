@@ -81,11 +81,7 @@ class Database:
             self._engine.dispose()
 
     def read(self, work: Callable[[Connection], Result]) -> Result:
-        """Runs work that only reads, all of it on one state of the database.
-
-        Raises:
-            LedgerError: the database cannot be read.
-        """
+        """Runs work that only reads, all of it on one state of the database."""
         with self._clear_errors(TransactionProgress()), self._own_engine().connect() as connection:
             if not self.is_sqlite:
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -93,11 +89,7 @@ class Database:
                 return work(connection)
 
     def write(self, work: Callable[[Connection], Result]) -> Result:
-        """Runs work that writes, all or nothing of it; what it returns has reached the disk.
-
-        Raises:
-            LedgerError: the database cannot be written.
-        """
+        """Runs work that writes, all or nothing of it; what it returns has reached the disk."""
         for attempt in range(_MAX_TRIES):
             progress = TransactionProgress(writes=True)
             try:

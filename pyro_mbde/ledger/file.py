@@ -22,11 +22,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def create_private(path: str) -> None:
-    """Creates a file for its owner alone, as its journal then is too; one that is there is left alone.
-
-    Args:
-        path: of the file, without symbolic links.
-    """
+    """Creates a file for its owner alone, as its journal then is too; one that is there is left alone."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError:
@@ -43,14 +39,7 @@ def file_identity(path: str) -> tuple[int, int] | None:
 
 
 def check_one_name(path: str) -> None:
-    """Raises for what is not a file, or can be reached by another path too, under which its journal would not be found.
-
-    Args:
-        path: of the file; symbolic links are followed.
-
-    Raises:
-        LedgerError: it is a folder or a device, has several hard links, or is mounted without its folder.
-    """
+    """Raises for a folder or a device, and for a file with another path, under which its journal would not be found."""
     path = os.path.realpath(path)
     try:
         found = os.stat(path)
@@ -58,7 +47,7 @@ def check_one_name(path: str) -> None:
         return  # SQLite reports why it cannot be opened
     if not stat.S_ISREG(found.st_mode):
         kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
-        raise unusable(path, f"it is {kind}, no regular file. Name a file, which is made if there is none.")
+        raise unusable(path, f"it is {kind}, not a regular file. Name a file, which is made if there is none.")
     if found.st_nlink > 1:
         raise unusable(
             path,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from pyro_mbde._checks import argument_error, check_count, check_number
-from pyro_mbde.ledger import schema
+from pyro_mbde.ledger import rows
 from pyro_mbde.ledger.accounts import (
     DEFAULT_DELTA,
     MAX_COUNTED,
@@ -32,21 +32,6 @@ from pyro_mbde.ledger.chain import Verification
 from pyro_mbde.ledger.database import Database
 from pyro_mbde.ledger.errors import LedgerError
 from pyro_mbde.ledger.refusals import beyond_limits, refusal_reason
-from pyro_mbde.ledger.rows import (
-    account_charged_before,
-    append,
-    check_last,
-    check_new,
-    check_whole,
-    density_row,
-    read_account,
-    read_accounts,
-    read_head,
-    read_rows,
-    read_tallies,
-    to_charge,
-    write_tally,
-)
 from pyro_mbde.ledger.verify import verify
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -54,7 +39,7 @@ from pyro_mbde.privacy.guarantee import Guarantee
 __all__ = ["Account", "BudgetExceededError", "Charge", "Ledger", "LedgerError", "Verification"]
 
 Result = TypeVar("Result")
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 class Ledger:
@@ -93,9 +78,10 @@ class Ledger:
         timeout: seconds to wait for others that charge at the same time; above 0.
 
     Raises:
-        ValueError: the URL is of another database.
+        ValueError: the URL is of another database; by the methods, where no account has the name they are given.
         LedgerError: there is no database there, it holds something else, or a newer release made it; or its file has
-            several hard links, or is mounted without its folder.
+            several hard links, or is mounted without its folder. By the methods, where the ledger cannot be read or
+            written, is not whole, or what they read was tampered with.
 
     References:
         Haber, Stornetta. How to Time-Stamp a Digital Document. 1991 (chained hashes, and heads that are noted
@@ -171,7 +157,6 @@ class Ledger:
 
         Raises:
             ValueError: an account has that name or one that looks like it.
-            LedgerError: the ledger cannot be written, or is not whole.
 
         Example:
             >>> import tempfile
@@ -186,16 +171,8 @@ class Ledger:
         account = make_account(name, epsilon, delta, rule, certificate_delta, _now())
 
         def work(connection: Connection, head: Row) -> Account:
-            check_new(connection, account.name)
-            row = {
-                "name": account.name,
-                "epsilon": account.epsilon,
-                "delta": account.delta,
-                "rule": account.rule,
-                "certificate_delta": account.certificate_delta,
-                "opened": account.opened.isoformat(),
-            }
-            append(connection, head, "account", row)
+            rows.check_new(connection, account.name)
+            rows.append(connection, head, "account", rows.account_row(account))
             return account
 
         return self._write(work)
@@ -216,23 +193,20 @@ class Ledger:
 
         Raises:
             ValueError: there is no such account, it is closed, or it was charged.
-            LedgerError: the ledger cannot be written, or is not whole.
         """
         check_text("name", name)
         who = user_name(who)
 
         def work(connection: Connection, head: Row) -> Account:
-            account = read_account(connection, name)
+            account = rows.read_account(connection, name)
             if account.closed is not None:
                 raise ValueError(argument_error("name", "be that of an open account", name, "It is closed already."))
-            if read_tallies(connection, account.name):
+            if rows.read_tallies(connection, account.name):
                 remedy = "What was charged stays charged; leave it open, and charge no more."
                 raise ValueError(argument_error("name", "be that of an account without charges", name, remedy))
-            closed = replace(account, closed=_now())
-            assert closed.closed is not None
-            row = {"account": account.name, "closed": closed.closed.isoformat(), "who": who}
-            append(connection, head, "closing", row)
-            return closed
+            when = _now()
+            rows.append(connection, head, "closing", {"account": account.name, "closed": when.isoformat(), "who": who})
+            return replace(account, closed=when)
 
         return self._write(work)
 
@@ -267,8 +241,6 @@ class Ledger:
             BudgetExceededError: the account cannot bear it, or is closed; the density was charged to another account
                 before; or the account is for draws of one density (``iid``), and another, or another guarantee, was
                 asked for.
-            ValueError: there is no such account.
-            LedgerError: the ledger cannot be written, is not whole, or its account was tampered with.
         """
         guarantee = check_guarantee(guarantee)
         num_draws = check_count("num_draws", num_draws)
@@ -279,21 +251,19 @@ class Ledger:
         asked = Tally(fingerprint, guarantee, num_draws)
 
         def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally]]:
-            account = read_account(connection, account_name)
-            before = read_tallies(connection, account.name)
-            other = account_charged_before(connection, account.name, fingerprint)
+            account = rows.read_account(connection, account_name)
+            before = rows.read_tallies(connection, account.name)
+            other = rows.account_charged_before(connection, account.name, fingerprint)
             if refusal := refusal_reason(account, before, asked, other):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
                 return account, before
-            when = _now()
-            density = density_row(account.name, fingerprint, guarantee)
-            row = {**density, "charged": when.isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
-            row = append(connection, head, "charge", row)
-            write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
-            charged = (fingerprint, num_draws, guarantee, purpose, who, row["hash"])
-            return Charge(row["number"], account.name, when, *charged, spent=spent_by(account, after))
+            density = rows.density_row(account.name, fingerprint, guarantee)
+            row = {**density, "charged": _now().isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
+            row = rows.append(connection, head, "charge", row)
+            rows.write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
+            return replace(rows.to_charge(row), spent=spent_by(account, after))
 
         outcome = self._write(work)
         if isinstance(outcome, Charge):
@@ -302,44 +272,28 @@ class Ledger:
         raise BudgetExceededError(beyond_limits(*outcome, asked))
 
     def accounts(self) -> list[Account]:
-        """Returns all accounts, in the order in which they were opened.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
-        return self._database.read(read_accounts)
+        """Returns all accounts, in the order in which they were opened."""
+        return self._database.read(rows.read_accounts)
 
     def account(self, name: str) -> Account:
         """Returns an account.
 
         Args:
             name: of the account.
-
-        Raises:
-            ValueError: there is none of that name.
-            LedgerError: the ledger cannot be read, or the account was tampered with.
         """
         check_text("name", name)
-        return self._database.read(lambda connection: read_account(connection, name))
+        return self._database.read(lambda connection: rows.read_account(connection, name))
 
     def charges(self, name: str) -> list[Charge]:
         """Returns all charges to an account, in their order.
 
         Args:
             name: of the account.
-
-        Raises:
-            ValueError: there is no account of that name.
-            LedgerError: the ledger cannot be read.
         """
         check_text("name", name)
-
-        def work(connection: Connection) -> list[Charge]:
-            account = read_account(connection, name)
-            query = select(schema.charges).where(schema.charges.c.account == account.name)
-            return [to_charge(row) for row in read_rows(connection, query.order_by(schema.charges.c.number))]
-
-        return self._database.read(work)
+        return self._database.read(
+            lambda connection: rows.read_charges(connection, rows.read_account(connection, name).name)
+        )
 
     def spent(self, name: str) -> TotalCost:
         """Returns what was charged to an account, added up by its rule.
@@ -352,12 +306,14 @@ class Ledger:
 
         Returns:
             The total, at most the account's; of nothing, 0.
-
-        Raises:
-            ValueError: there is no account of that name.
-            LedgerError: the ledger cannot be read.
         """
-        return spent_by(*self._standing(name))
+        check_text("name", name)
+
+        def work(connection: Connection) -> TotalCost:
+            account = rows.read_account(connection, name)
+            return spent_by(account, rows.read_tallies(connection, account.name))
+
+        return self._database.read(work)
 
     def affordable(self, name: str, guarantee: Guarantee, fingerprint: str) -> int:
         """Returns how many more draws of a density an account can bear.
@@ -369,18 +325,14 @@ class Ledger:
 
         Returns:
             The largest number that :meth:`charge` would accept now, 0 if none; never more than 10^12.
-
-        Raises:
-            ValueError: there is no account of that name.
-            LedgerError: the ledger cannot be read.
         """
         check_text("name", name)
         guarantee, fingerprint = check_guarantee(guarantee), check_fingerprint(fingerprint)
 
         def work(connection: Connection) -> int:
-            account = read_account(connection, name)
-            other = account_charged_before(connection, account.name, fingerprint)
-            tallies = read_tallies(connection, account.name)
+            account = rows.read_account(connection, name)
+            other = rows.account_charged_before(connection, account.name, fingerprint)
+            tallies = rows.read_tallies(connection, account.name)
             if refusal_reason(account, tallies, Tally(fingerprint, guarantee, 0), other):
                 return 0
             return affordable_draws(account, tallies, guarantee, fingerprint)
@@ -391,27 +343,12 @@ class Ledger:
         """Returns the accounts that bear draws of one density, the limits of which add up: sets of names.
 
         No charge makes one any more; releases that did not look let it happen.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
         """
-        table = schema.tallies
-
-        def work(connection: Connection) -> list[tuple[str, ...]]:
-            names: dict[str, set[str]] = {}
-            for fingerprint, account in connection.execute(select(table.c.fingerprint, table.c.account)).all():
-                names.setdefault(fingerprint, set()).add(account)
-            return sorted({tuple(sorted(shared)) for shared in names.values() if len(shared) > 1})
-
-        return self._database.read(work)
+        return self._database.read(rows.read_shared_densities)
 
     def head(self) -> str:
-        """Returns the hash of the last entry. Noted where nobody can change it, it proves all entries up to it.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
-        return str(self._database.read(lambda connection: read_head(connection)["hash"]))
+        """Returns the hash of the last entry. Noted where nobody can change it, it proves all entries up to it."""
+        return str(self._database.read(lambda connection: rows.read_head(connection)["hash"]))
 
     def verify(self, expected_head: str | None = None) -> Verification:
         """Goes through the whole ledger and reports what was changed since it was written.
@@ -431,7 +368,6 @@ class Ledger:
         Raises:
             TypeError: ``expected_head`` is not a string.
             ValueError: ``expected_head`` is not a hash of 64 hexadecimal digits.
-            LedgerError: the ledger cannot be read at all.
         """
         if expected_head is not None:
             expected_head = check_head(expected_head)
@@ -441,24 +377,15 @@ class Ledger:
         """Runs work at the end of the chain, after a look at the whole ledger the first time."""
 
         def checked(connection: Connection) -> Result:
-            head = read_head(connection, lock=True)
-            check_last(connection, head)
+            head = rows.read_head(connection, lock=True)
+            rows.check_last(connection, head)
             if not self._is_whole:
-                check_whole(connection, head)
+                rows.check_whole(connection, head)
             return work(connection, head)
 
         outcome = self._database.write(checked)
         self._is_whole = True
         return outcome
-
-    def _standing(self, name: str) -> tuple[Account, list[Tally]]:
-        check_text("name", name)
-
-        def work(connection: Connection) -> tuple[Account, list[Tally]]:
-            account = read_account(connection, name)
-            return account, read_tallies(connection, account.name)
-
-        return self._database.read(work)
 
 
 def _now() -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
 
 from pyro_mbde._checks import argument_error, shown
@@ -11,7 +11,6 @@ from pyro_mbde.ledger.accounts import (
     Tally,
     add_draws,
     affordable_draws,
-    bears_certificates,
     certificates_left,
     is_affordable,
     spent_by,
@@ -25,7 +24,7 @@ _NO_EPSILON = 1e-6
 _HALVINGS = 60
 
 
-def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> str:
+def beyond_limits(account: Account, tallies: Sequence[Tally], asked: Tally) -> str:
     """Returns why draws exceed an account's delta or epsilon, and what it would bear.
 
     Args:
@@ -33,14 +32,13 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
         tallies: what it has paid for.
         asked: the draws.
     """
-    tallies = list(tallies)
     spent = spent_by(account, tallies)
     most = _most_epsilon(account, tallies, asked)
     if most <= _NO_EPSILON * account.epsilon:
         total = f"{shown(spent.epsilon)} of {shown(account.epsilon)}"
         what = "No more rows of this table may be released from it"
         return f"The account {account.name!r} is spent: epsilon {total}. {what}. {_NOTHING}"
-    if not bears_certificates(account, add_draws(tallies, asked)):
+    if certificates_left(account, add_draws(tallies, asked)) < 0:
         return _beyond_delta(account, tallies, asked, most)
     affordable = affordable_draws(account, tallies, asked.guarantee, asked.fingerprint)
     standing = (
@@ -55,7 +53,7 @@ def beyond_limits(account: Account, tallies: Iterable[Tally], asked: Tally) -> s
     return argument_error("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
 
 
-def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
+def _smaller(account: Account, tallies: Sequence[Tally], asked: Tally, most: float) -> str:
     """Which density an account could still bear a draw of, if it were fitted again."""
     row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
     if asked.guarantee.delta == 0:
@@ -66,21 +64,19 @@ def _smaller(account: Account, tallies: list[Tally], asked: Tally, most: float) 
     return f"{row}, if it has delta=0: nothing is left of delta for the certificate of another density."
 
 
-def _most_epsilon(account: Account, tallies: list[Tally], asked: Tally) -> float:
+def _most_epsilon(account: Account, tallies: Sequence[Tally], asked: Tally) -> float:
     """The largest epsilon of one more draw, certificates apart; in an iid account that is in use, of its density."""
     if account.rule == "iid" and tallies:
         density = tallies[0]
         more = affordable_draws(account, tallies, density.guarantee, density.fingerprint)
         return density.guarantee.epsilon if more else 0.0
-    given = asked.guarantee.log_ratio_range or 0.0
-    spread = 1.0 if given <= asked.guarantee.epsilon else 2.0  # a priori, or calibrated
-
-    def bears(epsilon: float) -> bool:
-        draw = Tally("", Guarantee(epsilon, 0.0, spread * epsilon), 1)
-        return is_affordable(account, [*tallies, draw])
-
     if account.rule == "pure":  # as people add up decimals
         return max(to_float(exact_decimal(account.epsilon) - exact_decimal(spent_by(account, tallies).epsilon)), 0.0)
+    spread = 1.0 if asked.guarantee.log_ratio_range <= asked.guarantee.epsilon else 2.0  # a priori, or calibrated
+
+    def bears(epsilon: float) -> bool:
+        return is_affordable(account, [*tallies, Tally("", Guarantee(epsilon, 0.0, spread * epsilon), 1)])
+
     low, high = 0.0, 2 * account.epsilon
     while bears(high):
         low, high = high, 2 * high
@@ -96,7 +92,7 @@ def _rounded_down(epsilon: float) -> str:
     return shown(float(down))
 
 
-def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: float) -> str:
+def _beyond_delta(account: Account, tallies: Sequence[Tally], asked: Tally, most: float) -> str:
     left = shown(to_float(certificates_left(account, tallies)))
     constraint = (
         f"be at most {left} for a further certificate in account {account.name!r}, which has "
@@ -108,7 +104,7 @@ def _beyond_delta(account: Account, tallies: list[Tally], asked: Tally, most: fl
     return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
 
 
-def refusal_reason(account: Account, tallies: Iterable[Tally], asked: Tally, other: str | None) -> str:
+def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, other: str | None) -> str:
     """Returns why an account cannot be charged for a density at all; empty if it can.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -19,28 +20,22 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 def read_rows(connection: Connection, query: Select[Any]) -> list[dict[str, Any]]:
     """Reads rows as dicts, all at once: a query that an error leaves half read holds SQLite's lock while that lives."""
-    return [row._asdict() for row in connection.execute(query)]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def stream_rows(connection: Connection, query: Select[Any]) -> Generator[dict[str, Any], None, None]:
     """Reads rows as dicts, a thousand at a time; the caller closes it, however it ends."""
     with connection.execute(query.execution_options(yield_per=1000)) as rows:
-        for row in rows:
-            yield row._asdict()
-
-
-def _first_row(connection: Connection, query: Select[Any]) -> dict[str, Any] | None:
-    row = connection.execute(query).first()
-    return None if row is None else row._asdict()
+        yield from map(dict, rows.mappings())
 
 
 def read_head(connection: Connection, *, lock: bool = False) -> dict[str, Any]:
     """Reads the end of the chain; if locked, it cannot be moved by others until the transaction ends."""
     query = select(schema.heads)
-    row = _first_row(connection, query.with_for_update() if lock else query)
-    if row is None:
+    found = read_rows(connection, query.with_for_update() if lock else query)
+    if not found:
         raise LedgerError("The ledger has lost its head: someone deleted it. Restore the ledger from a copy.")
-    return row
+    return found[0]
 
 
 def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
@@ -48,9 +43,9 @@ def check_last(connection: Connection, head: Mapping[str, Any]) -> None:
     if head["number"] == 0:
         return
     for kind, table in schema.ENTRIES.items():
-        row = _first_row(connection, select(table).where(table.c.number == head["number"]))
-        if row is not None and row["hash"] == head["hash"] == entry_hash(kind, row):
-            return
+        for row in read_rows(connection, select(table).where(table.c.number == head["number"])):
+            if row["hash"] == head["hash"] == entry_hash(kind, row):
+                return
     raise LedgerError("The ledger's last row was tampered with. Run verify() for details.")
 
 
@@ -62,10 +57,9 @@ def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
     whole = connection.dialect.name != "sqlite" or connection.scalar(text("PRAGMA quick_check(1)")) == "ok"
     counts = (connection.scalar(select(func.count()).select_from(table)) for table in schema.ENTRIES.values())
     counted = sum(count or 0 for count in counts)
-    names = [column for column in schema.tallies.c if column.name != "num_draws"]
-    same = [schema.charges.c[column.name] for column in names]
+    same = [schema.charges.c[name] for name in schema.DENSITY]
     charged = select(*same, cast(func.sum(schema.charges.c.num_draws), BigInteger)).group_by(*same)
-    noted = select(*names, schema.tallies.c.num_draws)
+    noted = select(*(schema.tallies.c[name] for name in (*schema.DENSITY, "num_draws")))
     differ = [connection.execute(query.limit(1)).all() for query in (charged.except_(noted), noted.except_(charged))]
     if not whole or counted != head["number"] or any(differ):
         raise LedgerError(
@@ -85,7 +79,7 @@ def append(connection: Connection, head: Mapping[str, Any], kind: str, row: dict
 
 def check_new(connection: Connection, name: str) -> None:
     """Raises ValueError if an account has that name or one that looks like it."""
-    names = account_names(connection)
+    names = list(connection.scalars(select(schema.accounts.c.name).order_by(schema.accounts.c.number)))
     if name in names:
         remedy = "Accounts are permanent, closed ones too: a name must never stand for a second limit."
         raise ValueError(argument_error("name", "be new to the ledger", name, f"{remedy} Choose another name."))
@@ -95,11 +89,6 @@ def check_new(connection: Connection, name: str) -> None:
         raise ValueError(
             f"name must {constraint}, got name={ascii(name)}. Charge that account, or choose another name."
         )
-
-
-def account_names(connection: Connection) -> list[str]:
-    """Reads the names of all accounts."""
-    return list(connection.scalars(select(schema.accounts.c.name).order_by(schema.accounts.c.number)))
 
 
 def read_account(connection: Connection, name: str) -> Account:
@@ -128,6 +117,13 @@ def to_account(row: Mapping[str, Any]) -> Account:
     return Account(row["name"], row["epsilon"], row["delta"], row["rule"], row["certificate_delta"], opened, closed)
 
 
+def account_row(account: Account) -> dict[str, Any]:
+    """Returns the columns of an account's opening."""
+    row = asdict(account) | {"opened": account.opened.isoformat()}
+    del row["closed"]  # which another table holds
+    return row
+
+
 #: Accounts, with when they were closed.
 _accounts = select(schema.accounts, schema.closings.c.closed).outerjoin(
     schema.closings, schema.closings.c.account == schema.accounts.c.name
@@ -138,11 +134,9 @@ def to_charge(row: Mapping[str, Any]) -> Charge:
     """Returns the charge of a row, or raises LedgerError if it was tampered with."""
     if entry_hash("charge", row) != row["hash"]:
         raise LedgerError(f"Charge {row['number']} was tampered with. Run verify() for details.")
-    when = datetime.fromisoformat(row["charged"])
-    tally = to_tally(row)
-    return Charge(
-        row["number"], row["account"], when, *tally[::2], tally.guarantee, row["purpose"], row["who"], row["hash"]
-    )
+    fingerprint, guarantee, num_draws = to_tally(row)
+    what = (fingerprint, num_draws, guarantee, row["purpose"], row["who"])
+    return Charge(row["number"], row["account"], datetime.fromisoformat(row["charged"]), *what, row["hash"])
 
 
 def to_tally(row: Mapping[str, Any]) -> Tally:
@@ -159,6 +153,22 @@ def read_tallies(connection: Connection, name: str) -> list[Tally]:
         raise LedgerError(f"The sums of account {name!r} were tampered with. Run verify() for details.") from error
 
 
+def read_charges(connection: Connection, name: str) -> list[Charge]:
+    """Reads all charges to an account, in their order."""
+    table = schema.charges
+    query = select(table).where(table.c.account == name).order_by(table.c.number)
+    return [to_charge(row) for row in read_rows(connection, query)]
+
+
+def read_shared_densities(connection: Connection) -> list[tuple[str, ...]]:
+    """Reads which accounts bear draws of one density: sets of their names."""
+    table = schema.tallies
+    names: dict[str, set[str]] = {}
+    for fingerprint, account in connection.execute(select(table.c.fingerprint, table.c.account)).all():
+        names.setdefault(fingerprint, set()).add(account)
+    return sorted({tuple(sorted(shared)) for shared in names.values() if len(shared) > 1})
+
+
 def account_charged_before(connection: Connection, name: str, fingerprint: str) -> str | None:
     """Reads which other account a density was charged to, if any."""
     table = schema.tallies
@@ -168,13 +178,7 @@ def account_charged_before(connection: Connection, name: str, fingerprint: str) 
 
 def density_row(name: str, fingerprint: str, guarantee: Guarantee) -> dict[str, Any]:
     """Returns the columns that a charge shares with the sum it enters."""
-    return {
-        "account": name,
-        "fingerprint": fingerprint,
-        "epsilon": guarantee.epsilon,
-        "delta": guarantee.delta,
-        "log_ratio_range": guarantee.log_ratio_range,
-    }
+    return {"account": name, "fingerprint": fingerprint, **asdict(guarantee)}
 
 
 def write_tally(connection: Connection, density: dict[str, Any], num_draws: int, *, is_new: bool) -> None:

@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -29,64 +30,65 @@ from pyro_mbde.ledger.chain import entry_hash
 
 metadata = MetaData()
 
-#: In SQLite the rowid itself (64 bits), so that a row cannot be replaced through a separate rowid.
-_ENTRY_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+#: What a charge shares with the sum that it enters.
+DENSITY = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range")
+
+
+def _column(name: str, kind: Any = Text, *constraints: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, *constraints, nullable=False, **options)
+
+
+def _entry_table(name: str, *columns: Any) -> Table:
+    """A table that the chain runs through."""
+    # In SQLite the rowid itself (64 bits), so that a row cannot be replaced through a separate rowid.
+    number = BigInteger().with_variant(Integer(), "sqlite")
+    key = Column("number", number, primary_key=True, autoincrement=False)
+    return Table(name, metadata, key, *columns, _column("previous"), _column("hash"))
+
 
 #: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
 heads = Table(
     "mbde_ledger",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("version", Integer, nullable=False),
-    Column("identity", Text, nullable=False),
-    Column("created", Text, nullable=False),
-    Column("number", BigInteger, nullable=False),
-    Column("hash", Text, nullable=False),
+    _column("version", Integer),
+    _column("identity"),
+    _column("created"),
+    _column("number", BigInteger),
+    _column("hash"),
     CheckConstraint("id = 1"),
 )
 
-accounts = Table(
+accounts = _entry_table(
     "mbde_accounts",
-    metadata,
-    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False, unique=True),
-    Column("epsilon", Double, nullable=False),
-    Column("delta", Double, nullable=False),
-    Column("rule", Text, nullable=False),
-    Column("certificate_delta", Double, nullable=False),
-    Column("opened", Text, nullable=False),
-    Column("previous", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    _column("name", unique=True),
+    _column("epsilon", Double),
+    _column("delta", Double),
+    _column("rule"),
+    _column("certificate_delta", Double),
+    _column("opened"),
 )
 
-charges = Table(
+charges = _entry_table(
     "mbde_charges",
-    metadata,
-    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
-    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, index=True),
-    Column("charged", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("num_draws", BigInteger, nullable=False),
-    Column("epsilon", Double, nullable=False),
-    Column("delta", Double, nullable=False),
-    Column("log_ratio_range", Double, nullable=False),
-    Column("purpose", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("previous", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    _column("account", Text, ForeignKey(accounts.c.name), index=True),
+    _column("charged"),
+    _column("fingerprint"),
+    _column("num_draws", BigInteger),
+    _column("epsilon", Double),
+    _column("delta", Double),
+    _column("log_ratio_range", Double),
+    _column("purpose"),
+    _column("who"),
     CheckConstraint("num_draws > 0"),
 )
 
 #: Accounts that were never charged and never will be.
-closings = Table(
+closings = _entry_table(
     "mbde_closings",
-    metadata,
-    Column("number", _ENTRY_NUMBER, primary_key=True, autoincrement=False),
-    Column("account", Text, ForeignKey(accounts.c.name), nullable=False, unique=True),
-    Column("closed", Text, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("previous", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    _column("account", Text, ForeignKey(accounts.c.name), unique=True),
+    _column("closed"),
+    _column("who"),
 )
 
 #: The tables that the chain runs through, by the kinds of their entries.
@@ -96,13 +98,13 @@ ENTRIES = {"account": accounts, "charge": charges, "closing": closings}
 tallies = Table(
     "mbde_tallies",
     metadata,
-    Column("account", Text, ForeignKey(accounts.c.name), nullable=False),
-    Column("fingerprint", Text, nullable=False),
-    Column("epsilon", Double, nullable=False),
-    Column("delta", Double, nullable=False),
-    Column("log_ratio_range", Double, nullable=False),
-    Column("num_draws", BigInteger, nullable=False),
-    PrimaryKeyConstraint("account", "fingerprint", "epsilon", "delta", "log_ratio_range"),
+    _column("account", Text, ForeignKey(accounts.c.name)),
+    _column("fingerprint"),
+    _column("epsilon", Double),
+    _column("delta", Double),
+    _column("log_ratio_range", Double),
+    _column("num_draws", BigInteger),
+    PrimaryKeyConstraint(*DENSITY),
     sqlite_with_rowid=False,
 )
 
@@ -118,8 +120,7 @@ _FORBIDDEN: dict[str, dict[str, str]] = {
         "DELETE": "",
     },
     "mbde_tallies": {
-        "UPDATE": "NEW.account <> OLD.account OR NEW.fingerprint <> OLD.fingerprint OR NEW.epsilon <> OLD.epsilon "
-        "OR NEW.delta <> OLD.delta OR NEW.log_ratio_range <> OLD.log_ratio_range OR NEW.num_draws < OLD.num_draws",
+        "UPDATE": " OR ".join(f"NEW.{name} <> OLD.{name}" for name in DENSITY) + " OR NEW.num_draws < OLD.num_draws",
         "DELETE": "",
     },
 }
@@ -130,8 +131,7 @@ _REPLACED: dict[str, str] = {
     "mbde_charges": "number = NEW.number",
     "mbde_closings": "number = NEW.number OR account = NEW.account",
     "mbde_ledger": "id = NEW.id",
-    "mbde_tallies": "account = NEW.account AND fingerprint = NEW.fingerprint AND epsilon = NEW.epsilon "
-    "AND delta = NEW.delta AND log_ratio_range = NEW.log_ratio_range",
+    "mbde_tallies": " AND ".join(f"{name} = NEW.{name}" for name in DENSITY),
 }
 _REFUSAL = "rows of a ledger are only ever added"
 _POSTGRESQL_BODY = f" BEGIN RAISE EXCEPTION '{_REFUSAL}'; END "
@@ -156,11 +156,7 @@ def newest_version() -> int:
 
 
 def read_version(connection: Connection) -> int:
-    """Returns the version of the ledger in a database; 0 if it holds nothing.
-
-    Raises:
-        NotALedgerError: it holds something else, or a ledger that is too new.
-    """
+    """Returns the version of the ledger in a database, 0 if it holds nothing; raises where it holds something else."""
     inspector = inspect(connection)
     if not inspector.has_table(heads.name):
         names = set(inspector.get_table_names())
@@ -187,9 +183,6 @@ def prepare(connection: Connection, now: datetime) -> None:
     """Makes a database a ledger of the newest version: makes it from nothing, or migrates it.
 
     To be called within a transaction that writes.
-
-    Raises:
-        NotALedgerError: see :func:`read_version`.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(7235140421)"))  # one at a time; any fixed number

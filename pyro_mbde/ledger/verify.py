@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from sqlalchemy import Connection, select, text
@@ -17,7 +20,7 @@ from pyro_mbde.ledger.rows import read_head, read_rows, read_tallies, stream_row
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Draws by account, and in it by density and guarantee.
-Sums = dict[str, dict[tuple[str, Guarantee], int]]
+Sums = defaultdict[str, Counter[tuple[str, Guarantee]]]
 #: The number of the first charge to an account for a density and guarantee, which names it without its fingerprint.
 Firsts = dict[tuple[str, str, Guarantee], int]
 
@@ -26,7 +29,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
     """Goes through a ledger, see :meth:`~pyro_mbde.Ledger.verify`; within a transaction of the caller's."""
     problems: list[str] = []
     triggers: list[str] = []  # reported after the entries, which are what somebody changed
-    sums: Sums = {}
+    sums: Sums = defaultdict(Counter)
     firsts: Firsts = {}
     head = read_head(connection)
     genesis = schema.genesis_hash(head)
@@ -42,7 +45,7 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
                 num_charges += 1
                 try:
                     tally = to_tally(row)
-                    _add(sums.setdefault(row["account"], {}), tally)
+                    sums[row["account"]][tally[:2]] += tally.num_draws
                     firsts.setdefault((row["account"], *tally[:2]), row["number"])
                 except (TypeError, ValueError):
                     problems.append(f"{entry} is not a possible charge")
@@ -68,21 +71,11 @@ def verify(connection: Connection, expected_head: str | None) -> Verification:
     return Verification(not problems, num_charges, str(head["hash"]), problems)
 
 
-def _add(sums: dict[tuple[str, Guarantee], int], tally: Tally) -> None:
-    sums[tally[:2]] = sums.get(tally[:2], 0) + tally.num_draws
-
-
 def _entries(connection: Connection, charges: Iterator[dict[str, Any]]) -> Iterator[Entry]:
     """All entries by their numbers: the charges, with the few openings and closings of accounts between."""
     others = {kind: table for kind, table in schema.ENTRIES.items() if kind != "charge"}
     few = [Entry(kind, row) for kind, table in others.items() for row in read_rows(connection, select(table))]
-    few.sort(key=_number)
-    for row in charges:
-        charge = Entry("charge", row)
-        while few and _number(few[0]) <= _number(charge):
-            yield few.pop(0)
-        yield charge
-    yield from few
+    return heapq.merge(sorted(few, key=_number), (Entry("charge", row) for row in charges), key=_number)
 
 
 def _number(entry: Entry) -> float:
@@ -99,18 +92,16 @@ def _account_problems(connection: Connection, sums: Sums, firsts: Firsts) -> Ite
         if row["account"] in sums:
             yield f"charges name the account {row['account']!r}, which {Entry('closing', row)} says has none"
     for row in rows:
-        charged = sums.get(row["name"], {})
-        try:
-            noted = {tally[:2]: tally.num_draws for tally in read_tallies(connection, row["name"])}
-        except LedgerError:
-            noted = {}
+        charged, noted = sums[row["name"]], Counter[tuple[str, Guarantee]]()
+        with suppress(LedgerError):
+            noted.update({tally[:2]: tally.num_draws for tally in read_tallies(connection, row["name"])})
         for density in charged.keys() | noted.keys():
-            if charged.get(density, 0) != noted.get(density, 0):
+            if charged[density] != noted[density]:
                 first = firsts.get((row["name"], *density))
                 which = "a density that no charge names" if first is None else f"the density of entry {first}"
                 yield (
-                    f"the sum of account {row['name']!r} has {noted.get(density, 0)} draws of {which}, its "
-                    f"charges have {charged.get(density, 0)}"
+                    f"the sum of account {row['name']!r} has {noted[density]} draws of {which}, its charges have "
+                    f"{charged[density]}"
                 )
         try:
             account = to_account(row)
@@ -140,14 +131,10 @@ def _first_beyond(connection: Connection, account: Account) -> Entry:
     query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
     rows = read_rows(connection, query)
 
-    def holds(length: int) -> bool:
-        sums: dict[tuple[str, Guarantee], int] = {}
-        for row in rows[:length]:
-            _add(sums, to_tally(row))
-        return is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
+    def exceeds(length: int) -> bool:
+        sums = Counter[tuple[str, Guarantee]]()
+        for tally in map(to_tally, rows[:length]):
+            sums[tally[:2]] += tally.num_draws
+        return not is_affordable(account, [Tally(*density, number) for density, number in sums.items()])
 
-    low, high = 0, len(rows)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return Entry("charge", rows[low])
+    return Entry("charge", rows[bisect_left(range(1, len(rows)), True, key=exceeds)])

@@ -139,8 +139,8 @@ class Chains:
             dims: names of a site's event dimensions, by site, as ``{"x": ["column"]}``. One of size 1, as a plate at
                 dim -2 leaves at dim -1, may be left out; it is then dropped.
             model: the model that the chains ran on, for ``observed_data`` and ``log_likelihood``.
-            model_args: as they were for :func:`~pyro_mbde.run_mcmc`.
-            model_kwargs: as they were.
+            model_args: those of :func:`~pyro_mbde.run_mcmc`.
+            model_kwargs: those of :func:`~pyro_mbde.run_mcmc`.
             log_likelihood: whether to add that group: the log-density of every observation at every draw; ``None`` for
                 where there is a model.
             posterior_predictive: draws of observations, by site, one for each of :meth:`get_samples`, as ``Predictive``

@@ -10,30 +10,12 @@ from pyro.infer import HMC, NUTS
 from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.mcmc.target import Params
+from pyro_mbde.mcmc.target import Params, Target
 
 # Pyro leaves these unannotated. They keep the facts of a step in private attributes, which is why the project
 # names the Pyro versions that it has been tested with.
 _HMC: Any = HMC
 _NUTS: Any = NUTS
-
-
-def check_options(options: dict[str, Any]) -> None:
-    """Raises for options that would make HMC or NUTS stand still, run for ever or divide by zero.
-
-    Raises:
-        TypeError: a value is of the wrong kind.
-        ValueError: a value is out of its range.
-    """
-    for name in ("step_size", "trajectory_length"):
-        if options.get(name) is not None:
-            check_number(name, options[name], "be finite and above 0", lambda value: 0 < value < math.inf)
-    if "target_accept_prob" in options:
-        rate = options["target_accept_prob"]
-        check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
-    for name in ("num_steps", "max_tree_depth"):
-        if options.get(name) is not None:
-            check_count(name, options[name])
 
 
 class _Recording:
@@ -46,6 +28,20 @@ class _Recording:
     _rate = 0.0
     _mean = 0.0
     _restored: dict[str, Any] | None = None
+
+    @classmethod
+    def for_target(cls: Any, target: Target, **options: Any) -> Any:
+        """Builds the kernel; raises for options that would make it stand still, run for ever or divide by zero."""
+        for name in ("step_size", "trajectory_length"):
+            if options.get(name) is not None:
+                check_number(name, options[name], "be finite and above 0", lambda value: 0 < value < math.inf)
+        if "target_accept_prob" in options:
+            rate = options["target_accept_prob"]
+            check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
+        for name in ("num_steps", "max_tree_depth"):
+            if options.get(name) is not None:
+                check_count(name, options[name])
+        return cls(potential_fn=target.potential_fn, **options)
 
     @property
     def adaptation(self: Any) -> dict[str, Any]:
@@ -102,6 +98,15 @@ _MAX_LEAPFROG_STEPS = 1024
 
 class RecordingHMC(_Recording, _HMC):  # type: ignore[misc]  # Pyro's class is unannotated
     """Pyro's HMC on a potential function, recording its steps."""
+
+    @classmethod
+    def for_target(cls, target: Target, **options: Any) -> Any:
+        """Builds the kernel. A trajectory is by default a quarter of the period of a unit normal.
+
+        Half of the period, or all of it, Pyro's default, returns to the start.
+        """
+        length = {} if "num_steps" in options else {"trajectory_length": math.pi / 2}
+        return super().for_target(target, **length | options)
 
     @property
     def num_steps(self) -> int:

@@ -13,7 +13,7 @@ from pyro_mbde._checks import check_count
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.mcmc.collected import ChainsFirst
-from pyro_mbde.mcmc.target import Params
+from pyro_mbde.mcmc.target import FittedTarget, Params
 from pyro_mbde.sampling.independence import IndependenceState, independence_step, total_variation_bound
 
 
@@ -63,6 +63,11 @@ class IndependenceSampler(MCMCKernel):
         self._initial_params: Params | None = None
         self._steps_before = 0
         super().__init__()
+
+    @classmethod
+    def for_target(cls, target: FittedTarget, **options: Any) -> IndependenceSampler:
+        """Builds the kernel for a fitted density."""
+        return cls(target.density, **options)
 
     @property
     def initial_params(self) -> Params:

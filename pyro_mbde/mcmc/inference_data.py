@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error
@@ -26,17 +27,11 @@ def to_arviz(
 ) -> Any:
     """Returns groups of variables as ``InferenceData`` before ArviZ 1.0, as a ``DataTree`` since.
 
-    Args:
-        groups: by name, variables of shape ``(num_chains, num_draws, ...)``; without these two dimensions in groups of
-            data. Empty groups are left out.
-        coords: labels along a dimension, by its name.
-        dims: names of dimensions, by variable; those of size 1 may be left out, and then are.
-        pred_dims: names of dimensions in the groups of predictions.
-        attrs: attributes of the posterior.
+    Variables have shape ``(num_chains, num_draws, ...)``, without these two dimensions in groups of data. Empty groups
+    are left out. The other arguments are those of :meth:`~pyro_mbde.Chains.to_arviz`.
 
     Raises:
-        TypeError: ``coords``, ``dims`` or ``pred_dims`` is not a mapping of names to sequences.
-        ValueError: they do not fit the variables, or ArviZ can hold no variable of such a name.
+        ValueError: ``coords``, ``dims`` or ``pred_dims`` do not fit, or ArviZ can hold no variable of such a name.
     """
     arviz = import_arviz()
     is_tree = int(arviz.__version__.split(".")[0]) >= 1
@@ -68,25 +63,16 @@ def to_arviz(
 
 def as_array(value: Any) -> Array:
     """Returns a tensor's values; NumPy has no bfloat16."""
-    if not isinstance(value, Tensor):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    array: Array = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    return array
+    if isinstance(value, Tensor):
+        value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
+    return np.asarray(value)
 
 
 def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapping[str, Sequence[int]]) -> Groups:
-    """Returns a group of what ``Predictive`` returned, by chain, each site in its own shape where that is known.
+    """Returns a group of what ``Predictive`` returned, by chain, or no group for no values.
 
-    Args:
-        group: its name.
-        values: by site, shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; ``None`` for no group.
-        shape: numbers of chains and samples, whose product is n; ``None`` for one chain of any n.
-        known: shapes of sites. ``Predictive`` adds dimensions of size 1 where other sites have plates.
-
-    Raises:
-        TypeError: ``values`` is not a dict.
-        ValueError: there are more or fewer values than draws.
+    Values have shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; without ``shape`` they are one chain. Sites
+    get their ``known`` shapes: ``Predictive`` adds dimensions of size 1 where others have plates.
     """
     if values is None:
         return {}

@@ -16,8 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.base import LocationScale, location_scale_of_draws
-from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, stack
+from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, spread_of, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
 _InitMessenger: Any = InitMessenger
@@ -27,7 +26,7 @@ _poutine: Any = poutine
 _NUM_PRIOR_DRAWS = 64
 
 
-def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
+class ModelTarget(Target):
     """A Pyro model's posterior, discrete sites summed out, in coordinates in which its prior has unit scale.
 
     The prior's location and scale come from draws with a fixed seed, so that they are always the same.
@@ -37,46 +36,31 @@ def model_target(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         args: its positional arguments.
         kwargs: its keyword arguments.
 
-    Returns:
-        The target, for one point at a time.
-
     Raises:
         ValueError: there is no continuous latent site, or a discrete one that cannot be enumerated.
     """
-    posterior = _Posterior(model, args, kwargs)
-    transforms = posterior.transforms
-    supports = {name: posterior.prototype.nodes[name]["fn"].support for name in transforms}
-    return Target(
-        posterior.energy, False, supports, transforms, posterior.spread, posterior.draw, posterior.nan_message
-    )
 
-
-class _Posterior:
-    """A model's posterior in standardised unconstrained coordinates.
-
-    Attributes:
-        prototype: a trace of the model.
-        transforms: per latent site, from its unconstrained coordinates to its support.
-        spread: per latent site, location and scale of unconstrained draws of its prior.
-    """
+    is_batched = False
+    lower_bound_fn = None
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._model, self._args, self._kwargs = model, args, kwargs
         self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
         with seeded(0), pyro.validation_enabled(False):
-            enumerated_energy, self._inverses, self.prototype = self._initialize()
+            enumerated_energy, self._inverses, self._prototype = self._initialize()
             for name in self._inverses:
-                check_not_circular(self.prototype.nodes[name]["fn"], f"site {name!r}")
+                check_not_circular(self._prototype.nodes[name]["fn"], f"site {name!r}")
             if not self._inverses:
                 raise ValueError(argument_error("model", "have a continuous latent site to sample", model))
             prior = stack([self._prior_draw() for _ in range(_NUM_PRIOR_DRAWS)])
+        self.supports = {name: self._prototype.nodes[name]["fn"].support for name in self._inverses}
         self.transforms = {name: inverse.inv for name, inverse in self._inverses.items()}
-        self.spread = {name: _spread(draws) for name, draws in prior.items()}
-        idle = {name: _idle(self.prototype.nodes[name], draws[0]) for name, draws in prior.items()}
+        self.spread = {name: spread_of(draws) for name, draws in prior.items()}
+        idle = {name: _idle(self._prototype.nodes[name], draws[0]) for name, draws in prior.items()}
         self._idle = {name: entries for name, entries in idle.items() if entries is not None}
         # Pyro's potential runs the model under its handler for discrete sites also where there are none, which takes
         # time and which torch.vmap cannot see through.
-        is_enumerated = any(site["fn"].has_enumerate_support for _, site in self.prototype.iter_stochastic_nodes())
+        is_enumerated = any(site["fn"].has_enumerate_support for _, site in self._prototype.iter_stochastic_nodes())
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
@@ -103,7 +87,7 @@ class _Posterior:
         """A draw of the prior, unconstrained."""
         with pyro.validation_enabled(False):
             trace = self._tracer.get_trace(*self._args, **self._kwargs)
-        _check_structure(trace, self.prototype, set(self._inverses))
+        _check_structure(trace, self._prototype, set(self._inverses))
         return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in self._inverses.items()}
 
     def _conditioned_trace(self, values: Params) -> Any:
@@ -119,24 +103,20 @@ class _Posterior:
             log_prob = log_prob + self.transforms[name].log_abs_det_jacobian(point, values[name]).sum()
         return -log_prob
 
-    def _locate(self, params: Params) -> Params:
-        return {name: self.spread[name].loc + self.spread[name].scale * value for name, value in params.items()}
-
-    def energy(self, params: Params) -> Tensor:
+    def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the potential energy of one point."""
-        energy = self._plain_energy(self._locate(params))
+        energy = self._plain_energy(self.locate(params))
         for name, entries in self._idle.items():
             energy = energy + (entries * params[name].square()).sum() / 2
         return energy
 
     def draw(self) -> Params:
         """Returns a draw of the prior."""
-        points = self._prior_draw()
-        return {name: (value - self.spread[name].loc) / self.spread[name].scale for name, value in points.items()}
+        return self.standardize(self._prior_draw())
 
     def nan_message(self, params: Params) -> str:
         """Says which sites make the log-density of a point NaN."""
-        values = {name: self.transforms[name](point) for name, point in self._locate(params).items()}
+        values = self.constrain(params)
         with pyro.validation_enabled(False):
             trace = self._conditioned_trace(values)
             trace.compute_log_prob()
@@ -148,21 +128,19 @@ class _Posterior:
         return nan_text(" and ".join(f"site {name!r}" for name in wrong) or "the model", values)
 
 
-def _spread(draws: Tensor) -> LocationScale:
-    flat = location_scale_of_draws(draws.reshape(len(draws), -1))
-    return LocationScale(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
-
-
 def _check_latents(trace: Any, names: set[str]) -> None:
     """Raises if a conditioned run of a model has latent sites that are not conditioned on, or lacks some."""
     sites = {name for name, node in trace.nodes.items() if node["type"] == "sample" and not is_subsample(node)}
     free = {name for name in sites if not trace.nodes[name]["is_observed"]}
-    if free or not names <= sites:
-        changing = ", ".join(sorted(free | (names - sites)))
+    _check_constant(free | (names - sites))
+
+
+def _check_constant(changing: set[str]) -> None:
+    """Raises if there are latent sites that only some runs of a model have."""
+    if changing:
         remedy = "Where the model branches, sample what both branches need before."
-        raise ValueError(
-            argument_error("model", "have the same latent sites in every run", f"sometimes {changing}", remedy)
-        )
+        found = f"sometimes {', '.join(sorted(changing))}"
+        raise ValueError(argument_error("model", "have the same latent sites in every run", found, remedy))
 
 
 def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
@@ -172,12 +150,7 @@ def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
         for name, node in trace.iter_stochastic_nodes()
         if not is_subsample(node) and not node["fn"].has_enumerate_support
     }
-    if latent != names:
-        changing = ", ".join(sorted(latent ^ names))
-        remedy = "Where the model branches, sample what both branches need before."
-        raise ValueError(
-            argument_error("model", "have the same latent sites in every run", f"sometimes {changing}", remedy)
-        )
+    _check_constant(latent ^ names)
     for name in names:
         nodes = trace.nodes[name], prototype.nodes[name]
         if nodes[0]["value"].shape != nodes[1]["value"].shape:
@@ -219,12 +192,8 @@ def _idle(node: Any, like: Tensor) -> Tensor | None:
 
 
 def is_subsample(node: Any) -> bool:
-    """Returns whether a node of a trace holds the indices that a plate draws by itself.
-
-    Args:
-        node: a sample site; Pyro has no public name for the distribution of those of a plate.
-    """
-    return type(node["fn"]).__name__ == "_Subsample"
+    """Returns whether a sample site of a trace holds the indices that a plate draws by itself."""
+    return type(node["fn"]).__name__ == "_Subsample"  # not public in Pyro
 
 
 def _plate_nesting(trace: Any) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.mcmc.model_target import is_subsample
+from pyro_mbde.mcmc.target import stack
 
 _poutine: Any = poutine  # Pyro leaves these unannotated
 _scale_and_mask: Any = scale_and_mask
@@ -23,13 +24,7 @@ _CHUNK_SIZE = 512
 
 
 def observations(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Returns the observed values of a model's sites; factors and deterministic sites are left out.
-
-    Args:
-        model: a Pyro model.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
+    """Returns the values of a model's observed sites, without factors and deterministic sites."""
     return {name: node["value"].detach() for name, node in _observed(_run(model, args, kwargs)).items()}
 
 
@@ -56,10 +51,9 @@ def pointwise_log_likelihood(
     observed = _observed(trace)
     missing = [name for name, node in trace.iter_stochastic_nodes() if name not in draws and not is_subsample(node)]
     if missing:
+        constraint = "have no latent sites except those of the chains"
         remedy = "Write a mixture without its assignments, as MixtureSameFamily does; or pass log_likelihood=False."
-        raise ValueError(
-            argument_error("model", "have no latent sites but those of the chains", ", ".join(missing), remedy)
-        )
+        raise ValueError(argument_error("model", constraint, ", ".join(missing), remedy))
 
     def score(values: dict[str, Tensor]) -> dict[str, Tensor]:
         nodes = _poutine.trace(_poutine.condition(model, values)).get_trace(*args, **kwargs).nodes
@@ -68,16 +62,14 @@ def pointwise_log_likelihood(
             name: _scale_and_mask(node["fn"].log_prob(node["value"]), mask=node["mask"]) for name, node in found.items()
         }
 
-    num_draws = len(next(iter(draws.values())))
     with seeded(0), torch.no_grad(), pyro.validation_enabled(False):
         try:
             vectorized: Any = torch.func.vmap(score, randomness="different", chunk_size=_CHUNK_SIZE)
             scores: dict[str, Tensor] = vectorized(dict(draws))
+            return scores
         except RuntimeError:  # the model branches on values
-            points = ({name: value[index] for name, value in draws.items()} for index in range(num_draws))
-            each = [score(point) for point in points]
-            scores = {name: torch.stack([point[name] for point in each]) for name in observed}
-    return scores
+            points = (dict(zip(draws, values, strict=True)) for values in zip(*draws.values(), strict=True))
+            return stack([score(point) for point in points])
 
 
 def _run(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -15,22 +15,21 @@ from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_count, check_flag, check_number
 from pyro_mbde.mcmc.collected import ChainsFirst, EverySite
-from pyro_mbde.mcmc.model_target import model_target
+from pyro_mbde.mcmc.model_target import ModelTarget
 from pyro_mbde.mcmc.target import Params, Potential, Target
 
 _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 
 #: Best acceptance rates of random-walk Metropolis for normal targets in 1 to 10 dimensions, then in the limit (Gelman,
 #: Roberts, Gilks. Efficient Metropolis jumping rules. 1996. Table 1).
-_OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267)
-_LIMITING_RATE = 0.234
-#: Shares of warmup after which the covariance of the proposals is learned again from the steps since the last time.
+_OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267, 0.234)
+#: Shares of warmup after which the proposals' covariance is learned from the steps since the last one.
 _WINDOWS = (0.15, 0.4, 0.8)
-#: Least warmup in which a covariance is learned.
+#: Shortest warmup in which a covariance is learned.
 _MIN_WARMUP = 20
 #: How slowly dual averaging moves: slower than for HMC (0.05), because one acceptance probability here says less.
 _GAMMA = 0.5
-#: Steps that a random walk takes, about, to forget where it was, per dimension.
+#: Steps per dimension after which a random walk has about forgotten where it was.
 _STEPS_PER_DIMENSION = 8
 
 
@@ -45,8 +44,8 @@ class LockstepRandomWalk(MCMCKernel):
     One evaluation of the density serves all chains, so that a thousand of them cost little more than one. The chains
     propose :math:`z + s L \xi`, each with its own :math:`\xi \sim N(0, I)`. In warmup they learn the covariance
     :math:`L L^\top` of the target from each other (all of it where there are steps enough, its diagonal elsewhere) and
-    the step s by dual averaging towards the best acceptance rate, together or each for itself. Afterwards both stay as
-    they are, and the chains are independent, given what was learned.
+    the step s by dual averaging towards the best acceptance rate, together or each for itself. Both are fixed after
+    warmup: given what was learned, the chains are then independent.
 
     Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples come out as from ``num_chains`` chains:
     ``get_samples()`` has shape ``(num_chains * num_samples, ...)``, and ``(num_chains, num_samples, ...)`` with
@@ -70,8 +69,7 @@ class LockstepRandomWalk(MCMCKernel):
         pooled: whether all chains share s; else each has its own.
 
     Raises:
-        ValueError: an argument is out of its range, there are no starts, a start has zero density, or, while it runs,
-            an energy is NaN.
+        ValueError: there are no starts, a start has zero density, or, while it runs, an energy is NaN.
 
     References:
         Gelman, Roberts, Gilks. Efficient Metropolis jumping rules. 1996.
@@ -121,9 +119,14 @@ class LockstepRandomWalk(MCMCKernel):
         self._restored: dict[str, Any] = {}
         super().__init__()
 
+    @classmethod
+    def for_target(cls, target: Target, **options: Any) -> LockstepRandomWalk:
+        """Builds the kernel for a target."""
+        return cls(potential_fn=target.batched_potential_fn, lower_bound_fn=target.lower_bound_fn, **options)
+
     @property
     def initial_params(self) -> Params:
-        """Starts, unconstrained, each parameter of shape ``(num_chains, ...)``; after setup as the kernel has them."""
+        """Starts, unconstrained, each of shape ``(num_chains, ...)``; after setup in the kernel's coordinates."""
         if self._initial_params is None:
             raise ValueError(argument_error("initial_params", "be given with potential_fn", None))
         return self._initial_params
@@ -136,7 +139,7 @@ class LockstepRandomWalk(MCMCKernel):
     def adaptation(self) -> dict[str, Any]:
         """What was learned in warmup: ``step_size``, ``()`` or ``(num_chains,)``; ``factor`` L, ``(d,)`` or ``(d, d)``.
 
-        Setting it before the kernel is set up takes it over.
+        If set before ``setup``, the kernel starts with it.
         """
         return {"step_size": self._step_size.clone(), "factor": self._factor.clone()}
 
@@ -146,7 +149,11 @@ class LockstepRandomWalk(MCMCKernel):
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """Finds starts and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
-        target = None if self.model is None else self._set_up_model(args, kwargs)
+        target = None if self.model is None else ModelTarget(self.model, args, kwargs)
+        if target is not None:
+            self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
+            given = self._initial_params
+            self._initial_params = target.starts(self.num_chains) if given is None else target.standardize(given)
         params = self.initial_params
         self.num_chains = next(iter(params.values())).shape[0]
         self._shapes = {name: value.shape[1:] for name, value in params.items()}
@@ -155,32 +162,19 @@ class LockstepRandomWalk(MCMCKernel):
             for name, shape in self._shapes.items()
         }
         self._energy = self._energy_at(params)
-        if not bool(torch.isfinite(self._energy).all()):
-            wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
+        wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
+        if wrong:
             raise ValueError(argument_error("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
         self._warmup_steps, self._t, self._num_accepted = warmup_steps, 0, 0.0
-        self._set_up_adaptation(self._flatten(params))
-
-    def _set_up_model(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Target:
-        """Takes potential and starts from the model."""
-        assert self.model is not None
-        target = model_target(self.model, args, kwargs)
-        self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
-        given = self._initial_params
-        self._initial_params = target.starts(self.num_chains) if given is None else target.standardize(given)
-        return target
-
-    def _set_up_adaptation(self, flat: Tensor) -> None:
-        """Step size, proposal factor and acceptance rate to begin with, and the ends of the windows of warmup."""
+        flat = self._flatten(params)
         num_dims = flat.shape[1]
         first = self._init_step_size or best_step_size(num_dims)
         step_size = flat.new_full((() if self._pooled else (self.num_chains,)), first)
         self._step_size: Tensor = self._restored.get("step_size", step_size)
         self._factor: Tensor = self._restored.get("factor", flat.new_ones(num_dims))
-        rates = (*_OPTIMAL_RATES, _LIMITING_RATE)
-        self._rate = self._target_rate or rates[min(num_dims, len(rates)) - 1]
-        learns = self._adapts_covariance and self._warmup_steps >= _MIN_WARMUP
-        self._windows = {round(share * self._warmup_steps) for share in _WINDOWS} if learns else set()
+        self._rate = self._target_rate or _OPTIMAL_RATES[min(num_dims, len(_OPTIMAL_RATES)) - 1]
+        learns = self._adapts_covariance and warmup_steps >= _MIN_WARMUP
+        self._windows = {round(share * warmup_steps) for share in _WINDOWS} if learns else set()
         self._averaging: Any = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
         self._forget()
         self.accept_prob = flat.new_zeros(self.num_chains)
@@ -298,14 +292,13 @@ class LockstepRandomWalk(MCMCKernel):
             factor, failed = torch.linalg.cholesky_ex(shrunk)
             usable = not bool(failed) and bool((diagonal > 0).all())
         else:
-            factor = (weight * diagonal + (1 - weight) * 1e-3).sqrt()
-            usable = True
-        if usable and bool(torch.isfinite(factor).all()):
-            self._factor = factor.to(like)
-            fresh = like.new_full(self._step_size.shape, best_step_size(num_dims))
-            if self._adapts_step:
-                self._averaging = _DualAveraging(prox_center=fresh.log(), gamma=_GAMMA)
-                self._step_size = fresh
+            factor, usable = (weight * diagonal + (1 - weight) * 1e-3).sqrt(), True
+        if not usable or not bool(torch.isfinite(factor).all()):
+            return
+        self._factor = factor.to(like)
+        if self._adapts_step:
+            self._step_size = like.new_full(self._step_size.shape, best_step_size(num_dims))
+            self._averaging = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
 
 
 def _constrain(target: Target, name: str, values: Tensor) -> Tensor:

@@ -20,17 +20,16 @@ from tqdm import tqdm
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_seed
 from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
 from pyro_mbde.mcmc.chains import Chains, ChainState
-from pyro_mbde.mcmc.plan import KERNELS, Sampling, prepare_sampling
+from pyro_mbde.mcmc.kernels import KERNELS
+from pyro_mbde.mcmc.plan import Sampling, prepare_sampling
 from pyro_mbde.mcmc.runs import Chunk, DrawCollector, Run, run_in_turns
 from pyro_mbde.mcmc.target import Target
 from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_workers
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: A worker is taken to hang after so many seconds, or so many of the longest steps of NUTS, without a message.
+#: A worker is considered hung after this many seconds, or longest steps of NUTS, without a message.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
-#: Kernels that advance all chains together.
-TOGETHER = ("lockstep_random_walk", "independence")
 
 
 def run_mcmc(
@@ -86,8 +85,8 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: an argument is out of its range; the support is discrete and the kernel moves in steps; no start has
-            a finite energy; or an energy is NaN where it should be known, with the name of the site that makes it.
+        ValueError: the support is discrete and the kernel is not for it; no start has a finite energy; or an energy is
+            NaN inside the supports and not far out, with the name of its site.
         WorkerError: a worker process was killed.
 
     References:
@@ -100,12 +99,12 @@ def run_mcmc(
         >>> chains.draws["x"].shape
         torch.Size([2, 100])
     """
-    check_choice("kernel", kernel, KERNELS)
+    check_choice("kernel", kernel, tuple(KERNELS))
     check_count("num_samples", num_samples)
     check_count("warmup_steps", warmup_steps, minimum=0)
     check_count("num_chains", num_chains)
     entropy = int(torch.randint(2**62, ())) if check_seed(seed) is None else seed
-    num_runs = 1 if kernel in TOGETHER else num_chains
+    num_runs = 1 if KERNELS[kernel].lockstep else num_chains
     words = np.random.SeedSequence(entropy).generate_state(num_runs, np.uint64)
     seeds = tuple(int(word) % 2**63 for word in words)
     with single_thread(), with_gradients():
@@ -113,13 +112,14 @@ def run_mcmc(
             raise TypeError(argument_error("kernel_options", "be a dict", kernel_options))
         sampling = prepare_sampling(model, kernel, model_args, model_kwargs, dict(kernel_options or {}))
         given = None if initial_values is None else sampling.check_values(initial_values, num_chains)
+        size = num_chains // num_runs
         states = []
-        for index, chain_seed in enumerate(seeds):
-            with seeded(chain_seed):
+        for index, run_seed in enumerate(seeds):
+            with seeded(run_seed):
                 if given is None:
-                    starts = sampling.starts(num_chains // num_runs)
+                    starts = sampling.target.starts(size)
                 else:
-                    starts = given if kernel in TOGETHER else {name: value[[index]] for name, value in given.items()}
+                    starts = {name: value[index * size : (index + 1) * size] for name, value in given.items()}
                 states.append(ChainState(starts, {}, generator_states()))
         return _collect(sampling, states, seeds, num_samples, warmup_steps, num_workers, progress)
 
@@ -140,23 +140,22 @@ def resume_mcmc(
     the others are left out.
 
     Privacy:
-        As for :func:`run_mcmc`: not for release.
+        Not for release.
 
     Args:
         chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
         num_samples: draws to add to each chain, at least 1.
         model: the model that the chains ran on; not needed for chains on a distribution, which they carry.
         progress: as for :func:`run_mcmc`.
-        model_args: as they were.
-        model_kwargs: as they were.
+        model_args: those that the chains ran on.
+        model_kwargs: those that the chains ran on.
         num_workers: as for :func:`run_mcmc`.
 
     Returns:
         New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
 
     Raises:
-        ValueError: the chains carry no state, the model is missing or is not the one they ran on, or as for
-            :func:`run_mcmc`.
+        ValueError: the chains carry no state, or the model is missing or is not the one they ran on.
 
     Example:
         >>> import pyro.distributions as dist
@@ -174,21 +173,15 @@ def resume_mcmc(
         raise ValueError(argument_error("model", "be given to resume the chains of a model", model))
     with single_thread(), with_gradients():
         sampling = prepare_sampling(target, chains.kernel, model_args, model_kwargs, dict(chains.kernel_options))
-        if set(sampling.names) != set(chains.draws):
-            sites = ", ".join(chains.draws)
-            raise ValueError(
-                argument_error("model", f"have the sites of the chains, {sites}", ", ".join(sampling.names))
-            )
+        sites = sampling.target.supports
+        if set(sites) != set(chains.draws):
+            constraint = f"have the sites of the chains, {', '.join(chains.draws)}"
+            raise ValueError(argument_error("model", constraint, ", ".join(sites)))
         sampling.check_states(chains.states)
         more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
-    return replace(
-        chains,
-        draws={name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()},
-        sample_stats={
-            name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()
-        },
-        states=more.states,
-    )
+    draws = {name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()}
+    stats = {name: torch.cat([value, more.sample_stats[name]], 1) for name, value in chains.sample_stats.items()}
+    return replace(chains, draws=draws, sample_stats=stats, states=more.states)
 
 
 def _collect(
@@ -211,11 +204,11 @@ def _collect(
         warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
     params, stats = collector.gather()
     return Chains(
-        draws=sampling.constrain(params),
+        draws=sampling.target.constrain(params),
         sample_stats=stats,
         seeds=seeds,
         warmup_steps=warmup_steps,
-        kernel=sampling.kernel,
+        kernel=sampling.name,
         density=sampling.density,
         kernel_options=sampling.options,
         states=tuple(collector.states),
@@ -229,42 +222,34 @@ def _run(
     runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
     collector = DrawCollector(len(runs))
     num_chains = sum(len(next(iter(state.params.values()))) for state in states)
-    description = f"{sampling.kernel}, {num_chains} chain{'s' * (num_chains > 1)}"
+    description = f"{sampling.name}, {num_chains} chain{'s' * (num_chains > 1)}"
     total = len(runs) * (warmup_steps + num_samples)
     with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
-        on_chunk = _adding(collector, bar)
+
+        def add(chunk: Chunk) -> None:
+            collector.add(chunk)
+            if collector.num_diverging:
+                bar.set_postfix_str(f"{collector.num_diverging} divergences", refresh=False)
+            bar.update(chunk.num_steps)
+
         try:
             if num_workers > 1:
-                run_in_workers(runs, num_workers, _patience(sampling, states[0]), on_chunk)
+                run_in_workers(runs, num_workers, _patience(sampling, states[0]), add)
             else:
-                run_in_turns(runs, on_chunk)
+                run_in_turns(runs, add)
         except KeyboardInterrupt:
             if not collector.num_draws:
                 raise
     return collector
 
 
-def _adding(collector: DrawCollector, bar: tqdm[Any]) -> Callable[[Chunk], None]:
-    num_diverging = 0
-
-    def add(chunk: Chunk) -> None:
-        nonlocal num_diverging
-        collector.add(chunk)
-        num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
-        if num_diverging:
-            bar.set_postfix_str(f"{num_diverging} divergences", refresh=False)
-        bar.update(chunk.num_steps)
-
-    return add
-
-
 def _build_run(sampling: Sampling, index: int, state: ChainState, warmup_steps: int, num_samples: int) -> Run:
     kernel = sampling.build()
-    single = sampling.kernel in ("hmc", "nuts")
-    kernel.initial_params = {name: value[0] for name, value in state.params.items()} if single else dict(state.params)
+    has_chain_dim = sampling.kernel.has_chain_dim
+    kernel.initial_params = {name: value if has_chain_dim else value[0] for name, value in state.params.items()}
     if state.adaptation:
         kernel.adaptation = state.adaptation
-    return Run(index, kernel, state.generators, warmup_steps, num_samples, single=single)
+    return Run(index, kernel, state.generators, warmup_steps, num_samples, has_chain_dim)
 
 
 def _check_workers(num_workers: int | None, num_runs: int) -> int:
@@ -286,11 +271,11 @@ def _patience(sampling: Sampling, state: ChainState) -> float:
     params = {name: value[0].clone() for name, value in state.params.items()}
     start = time.perf_counter()
     with seeded(0), pyro.validation_enabled(False):
-        if sampling.kernel in ("hmc", "nuts"):
-            _potential_grad(target.potential_fn, params)
-        else:
+        if sampling.kernel.has_chain_dim:
             with torch.no_grad():
                 target.potential_fn(params)
+        else:  # HMC and NUTS
+            _potential_grad(target.potential_fn, params)
     depth = max(int(sampling.options.get("max_tree_depth", 10)), 10)
     longest_step = float(2**depth) * (time.perf_counter() - start)
     return max(_MIN_PATIENCE, _STEPS_OF_PATIENCE * longest_step)

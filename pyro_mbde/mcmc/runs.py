@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyro
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pyro_mbde._torch_state import generator_states, set_generator_states
 from pyro_mbde.mcmc.chains import ChainState
-from pyro_mbde.mcmc.target import Params
+from pyro_mbde.mcmc.target import Params, stack
 
 #: Steps that each run makes before the next one has its turn.
 STEPS_PER_TURN = 20
@@ -36,36 +37,29 @@ class Chunk(NamedTuple):
     state: ChainState
 
 
+@dataclass(eq=False)
 class Run:
     """One kernel and its chains.
 
-    Args:
+    Attributes:
         index: which run it is.
-        kernel: with Pyro's interface (``initial_params``, ``setup``, ``sample``) and two additions: ``stats()``, what
-            is known of the last step, and ``adaptation``, what was learned in warmup.
-        generators: states of torch's generators at the start.
+        kernel: as :mod:`~pyro_mbde.mcmc.kernels` describes it, with starts.
+        generators: states of torch's generators after the last step.
         warmup_steps: steps to adapt in.
         num_samples: steps to keep after them.
-        single: whether the kernel moves one chain and its parameters have no leading dimension.
+        has_chain_dim: whether its parameters have a leading dimension of chains.
     """
 
-    def __init__(
-        self,
-        index: int,
-        kernel: Any,
-        generators: tuple[Tensor, ...],
-        warmup_steps: int,
-        num_samples: int,
-        *,
-        single: bool,
-    ) -> None:
-        self.index, self.kernel, self.single = index, kernel, single
-        self.warmup_steps, self.num_samples = warmup_steps, num_samples
-        self._generators = generators
-        self._step = -1  # not set up
-        self._params: Params = {}
-        self._new: list[tuple[Params, dict[str, Tensor]]] = []
-        self._new_steps = 0
+    index: int
+    kernel: Any
+    generators: tuple[Tensor, ...]
+    warmup_steps: int
+    num_samples: int
+    has_chain_dim: bool
+    _step: int = -1  # not set up
+    _params: Params = field(default_factory=dict)
+    _new: list[tuple[Params, dict[str, Tensor]]] = field(default_factory=list)
+    _new_steps: int = 0
 
     @property
     def finished(self) -> bool:
@@ -83,61 +77,49 @@ class Run:
                 self._step += 1
                 self._new_steps += 1
                 if self._step > self.warmup_steps:
-                    self._new.append((self._params, self.kernel.stats()))
+                    self._new.append((self._by_chain(self._params), self._by_chain(self.kernel.stats())))
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
         """Runs the block on torch's generators in the state that the run left them in; the caller's are put back."""
         before = generator_states()
-        set_generator_states(self._generators)
+        set_generator_states(self.generators)
         try:
             yield
         finally:
-            self._generators = generator_states()
+            self.generators = generator_states()
             set_generator_states(before)
 
     def take(self) -> Chunk:
         """Returns the draws made since the last call, and forgets them."""
         new, num_steps = self._new, self._new_steps
         self._new, self._new_steps = [], 0
-        params = _stack([params for params, _ in new], self.single)
-        stats = _stack([stats for _, stats in new], self.single)
-        return Chunk(self.index, num_steps, params, stats, self.state())
+        params, stats = (stack(list(steps)) for steps in zip(*new, strict=True)) if new else ({}, {})
+        lp = self._by_chain(self.kernel.stats())["lp"]
+        state = ChainState(self._by_chain(self._params), self.kernel.adaptation, self.generators, lp)
+        return Chunk(self.index, num_steps, params, stats, state)
 
-    def state(self) -> ChainState:
-        """Returns where the run stopped, with a leading dimension of chains."""
-        params = {name: value.detach() for name, value in self._params.items()}
-        lp = self.kernel.stats()["lp"].detach()
-        if self.single:
-            params, lp = {name: value.unsqueeze(0) for name, value in params.items()}, lp.unsqueeze(0)
-        return ChainState(params, self.kernel.adaptation, self._generators, lp)
-
-
-def _stack(steps: list[dict[str, Tensor]], single: bool) -> dict[str, Tensor]:
-    """Stacks the results of steps into tensors with leading dimensions of steps and chains."""
-    if not steps:
-        return {}
-    stacked = {name: torch.stack([step[name].detach() for step in steps]) for name in steps[0]}
-    return {name: value.unsqueeze(1) for name, value in stacked.items()} if single else stacked
+    def _by_chain(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Values with a leading dimension of chains."""
+        kept = values if self.has_chain_dim else {name: value.unsqueeze(0) for name, value in values.items()}
+        return {name: value.detach() for name, value in kept.items()}
 
 
 class DrawCollector:
-    """Collects the chunks of all runs.
-
-    Args:
-        num_runs: number of runs.
-    """
+    """Collects the chunks of all runs; ``num_diverging`` counts divergences after warmup."""
 
     def __init__(self, num_runs: int) -> None:
         self._chunks: list[list[Chunk]] = [[] for _ in range(num_runs)]
         self._states: list[ChainState | None] = [None] * num_runs
         self._num_draws = [0] * num_runs
+        self.num_diverging = 0
 
     def add(self, chunk: Chunk) -> None:
         """Keeps a chunk."""
         if chunk.params:
             self._chunks[chunk.run].append(chunk)
             self._num_draws[chunk.run] += len(next(iter(chunk.params.values())))
+            self.num_diverging += int(chunk.stats["diverging"].sum()) if "diverging" in chunk.stats else 0
         self._states[chunk.run] = chunk.state
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,44 +20,50 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
 
-#: Draws of the prior that a start with a finite energy is sought among.
+#: Draws of the prior among which a start with a finite energy is sought.
 _MAX_TRIES = 100
 _CIRCULAR = ("VonMises", "SineBivariateVonMises", "SineSkewed", "VonMises3D", "ProjectedNormal")
-#: Scales from the middle beyond which no density need be computable: trajectories that diverge pass there.
+#: Scales from the middle beyond which a density may be NaN: trajectories that diverge pass there.
 _FAR = 30.0
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """A density of unconstrained parameters, ``num_chains`` at a time or one, and the way to the sites and back.
+class Target(ABC):
+    """A density of unconstrained parameters, and the way to the sites and back.
 
-    Parameters are standardised: by the base of a fitted density, by draws of a model's prior.
+    Parameters are those of one point or have a leading dimension of chains. They are standardised: by the base of a
+    fitted density, by draws of a model's prior.
 
     Attributes:
-        raw_potential_fn: negative log-density, up to a constant, of parameters of any leading shape or of one point.
-        is_batched: whether it takes any leading shape; else ``torch.func.vmap`` gives it one.
+        is_batched: whether ``raw_potential_fn`` takes a leading dimension; otherwise ``torch.func.vmap`` adds it.
         supports: per site, the constraint that its values meet.
         transforms: per site, the bijection from its unconstrained coordinates to its support.
         spread: per site, location and scale of its unconstrained coordinates.
-        draw: one start, from torch's generator.
-        nan_message: says of one point which site its NaN comes from.
-        lower_bound_fn: a cheap lower bound of the potential energy, of any leading shape; or ``None``.
+        lower_bound_fn: a cheap lower bound of the potential energy; or ``None``.
     """
 
-    raw_potential_fn: Potential
     is_batched: bool
-    supports: Mapping[str, Any]
-    transforms: Mapping[str, Any]
-    spread: Mapping[str, LocationScale]
-    draw: Callable[[], Params]
-    nan_message: Callable[[Params], str]
-    lower_bound_fn: Potential | None = None
+    supports: dict[str, Any]
+    transforms: dict[str, Any]
+    spread: dict[str, LocationScale]
+    lower_bound_fn: Potential | None
+
+    @abstractmethod
+    def raw_potential_fn(self, params: Params) -> Tensor:
+        """Returns the negative log-density, up to a constant, NaN where that cannot be computed."""
+
+    @abstractmethod
+    def draw(self) -> Params:
+        """Returns one start, from torch's generator."""
+
+    @abstractmethod
+    def nan_message(self, params: Params) -> str:
+        """Says which site the NaN at a point comes from."""
 
     def potential_fn(self, params: Params) -> Tensor:
-        """Returns the potential energy of one point, +inf where it cannot be computed and need not be.
+        """Returns the potential energy of one point, +inf where it is NaN far out or outside the supports.
 
         Raises:
-            ValueError: the energy is NaN at a place where the density should be known; the message names the site.
+            ValueError: the energy is NaN elsewhere; the message names the site.
         """
         return self._settle(self.raw_potential_fn(params), params)
 
@@ -68,28 +75,27 @@ class Target:
         """
         if self.is_batched:
             return self._settle(self.raw_potential_fn(params), params)
-        num_chains = next(iter(params.values())).shape[0]
-        if num_chains == 1:
+        if len(next(iter(params.values()))) == 1:
             return self.potential_fn({name: value[0] for name, value in params.items()}).reshape(1)
         vectorized: Any = torch.func.vmap(self.raw_potential_fn, randomness="different")
         try:
             energy = vectorized(params)
         except RuntimeError as error:
             remedy = f"Use another kernel, one chain at a time. torch.vmap says: {str(error).splitlines()[0]}"
-            raise ValueError(
-                argument_error("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
-            ) from error
+            text = argument_error("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
+            raise ValueError(text) from error
         return self._settle(energy, params)
 
     def constrain(self, params: Params) -> Params:
-        """Returns the values of the sites, each in its own space; leading dimensions are kept."""
-        return {
-            name: self.transforms[name](self.spread[name].loc + self.spread[name].scale * value)
-            for name, value in params.items()
-        }
+        """Returns the values of the sites, each in its own space."""
+        return {name: self.transforms[name](value) for name, value in self.locate(params).items()}
+
+    def locate(self, params: Params) -> Params:
+        """Returns the sites' own unconstrained coordinates."""
+        return {name: self.spread[name].loc + self.spread[name].scale * value for name, value in params.items()}
 
     def standardize(self, points: Params) -> Params:
-        """Returns the parameters of points in the sites' own unconstrained coordinates."""
+        """Returns the parameters that :meth:`locate` maps to ``points``."""
         return {name: (value - self.spread[name].loc) / self.spread[name].scale for name, value in points.items()}
 
     def unconstrain(self, values: Params) -> Params:
@@ -110,10 +116,9 @@ class Target:
             for index in wrong.nonzero().flatten().tolist():
                 for name, value in self.draw().items():
                     starts[name][index] = value
+        constraint = f"have a finite density at one of {_MAX_TRIES} prior draws"
         remedy = "Look at the model's data and supports, or pass initial_values."
-        raise ValueError(
-            argument_error("model", f"have a finite density at one of {_MAX_TRIES} prior draws", "none", remedy)
-        )
+        raise ValueError(argument_error("model", constraint, "none", remedy))
 
     def finite(self, params: Params) -> Tensor:
         """Whether each of ``num_chains`` points has a finite energy; bool ``(num_chains,)``."""
@@ -124,8 +129,7 @@ class Target:
         with torch.no_grad(), pyro.validation_enabled(False):
             if self.is_batched:
                 return -self.batched_potential_fn(params)
-            count = next(iter(params.values())).shape[0]
-            points = ({name: value[index] for name, value in params.items()} for index in range(count))
+            points = (dict(zip(params, values, strict=True)) for values in zip(*params.values(), strict=True))
             return -torch.stack([self.potential_fn(point) for point in points])
 
     def _settle(self, energy: Tensor, params: Params) -> Tensor:
@@ -134,26 +138,50 @@ class Target:
         if not bool(wrong.any()):
             return energy
         with torch.no_grad():
-            near = wrong & ~self._far(params, energy.shape)
+            near = wrong & self._near(params, energy.shape)
             if bool(near.any()):
-                first = near.reshape(-1).nonzero()[0]
-                point = {
-                    name: value.detach().reshape(-1, *value.shape[energy.dim() :])[first].squeeze(0)
-                    for name, value in params.items()
-                }
-                raise ValueError(self.nan_message(point))
+                first = near.nonzero()[0].tolist()  # an index of a chain, or of nothing for one point
+                raise ValueError(self.nan_message({name: value.detach()[(*first,)] for name, value in params.items()}))
         return torch.where(wrong, torch.inf, energy)
 
-    def _far(self, params: Params, shape: torch.Size) -> Tensor:
-        inside = torch.ones(shape, dtype=torch.bool, device=next(iter(params.values())).device)
+    def _near(self, params: Params, shape: torch.Size) -> Tensor:
+        """Whether points lie in the supports and not far out."""
+        near = torch.ones(shape, dtype=torch.bool, device=next(iter(params.values())).device)
         for name, value in self.constrain(params).items():
-            inside &= _all(params[name].abs() <= _FAR, shape)
-            inside &= _all(torch.isfinite(value), shape) & _all(self.supports[name].check(value), shape)
-        return ~inside
+            for condition in (params[name].abs() <= _FAR, torch.isfinite(value), self.supports[name].check(value)):
+                near &= condition.reshape(*shape, -1).all(-1)
+        return near
 
 
-def _all(condition: Tensor, shape: torch.Size) -> Tensor:
-    return condition.reshape(*shape, -1).all(-1)
+@dataclass(frozen=True, eq=False)
+class FittedTarget:
+    """A fitted density as site ``x`` in its own space, discrete or not, with the interface of :class:`Target`."""
+
+    density: MollifiedExpFamily
+
+    @property
+    def supports(self) -> Mapping[str, Any]:
+        """The support."""
+        return {"x": self.density.support}
+
+    def constrain(self, params: Params) -> Params:
+        """Returns the parameters, which are values."""
+        return params
+
+    unconstrain = constrain
+
+    def starts(self, num_starts: int) -> Params:
+        """Returns draws of the base."""
+        base: Any = self.density.base
+        return {"x": base.sample(torch.Size([num_starts]))}
+
+    def finite(self, params: Params) -> Tensor:
+        """Whether each point has a density above 0."""
+        return torch.isfinite(self.log_density(params))
+
+    def log_density(self, params: Params) -> Tensor:
+        """Returns the log-density of points."""
+        return self.density.log_prob(params["x"])
 
 
 def stack(points: list[Params]) -> Params:
@@ -167,69 +195,67 @@ def nan_text(where: str, names: Iterable[str]) -> str:
     return argument_error(f"log-density of {where}", "be a number", math.nan, remedy)
 
 
-def density_target(density: Distribution, name: str = "density") -> Target:
+def spread_of(draws: Tensor) -> LocationScale:
+    """Returns location and scale of each coordinate of draws, in their shape and type."""
+    flat = location_scale_of_draws(draws.reshape(len(draws), -1))
+    return LocationScale(*(value.to(draws).reshape(draws.shape[1:]) for value in flat))
+
+
+class DensityTarget(Target):
     """A density in unconstrained coordinates in which its base has unit scale, as site ``x``.
 
-    For a distribution that is not an exponential family over a base, the distribution is its own base.
+    A distribution that is not an exponential family over a base is its own base.
 
     Args:
         density: a distribution with continuous support and empty batch shape.
         name: what errors call it.
 
-    Returns:
-        The target, batched.
-
     Raises:
-        ValueError: the support is discrete, or there is a batch shape.
+        ValueError: the support is discrete, there is a batch shape, or the distribution is of angles.
     """
-    support = support_of(density)
-    if support.is_discrete:
-        remedy = "Draw exactly: q.sample((n,)). Or use the independence kernel."
-        raise ValueError(argument_error(name, "have continuous support for this kernel", density, remedy))
-    check_not_batched(density, name)
-    check_not_circular(density, name)
-    fitted = density if isinstance(density, MollifiedExpFamily) else None
-    base: Any = density if fitted is None else fitted.base
-    transform: Any = biject_to(support)
-    unconstrained = transform.inv(reference_draws(base))
-    flat = location_scale_of_draws(unconstrained.reshape(len(unconstrained), -1))
-    loc, scale = (value.to(unconstrained).reshape(unconstrained.shape[1:]) for value in flat)
 
-    def log_base(params: Params) -> tuple[Tensor, Tensor]:
-        point = loc + scale * params["x"]
-        value = transform(point)
-        return value, base.log_prob(value) + transform.log_abs_det_jacobian(point, value)
+    is_batched = True
 
-    def potential_fn(params: Params) -> Tensor:
+    def __init__(self, density: Distribution, name: str = "density") -> None:
+        support = support_of(density)
+        if support.is_discrete:
+            remedy = "Draw exactly: q.sample((n,)). Or use the independence kernel."
+            raise ValueError(argument_error(name, "have continuous support for this kernel", density, remedy))
+        check_not_batched(density, name)
+        check_not_circular(density, name)
+        self._fitted = density if isinstance(density, MollifiedExpFamily) else None
+        self._base: Any = density if self._fitted is None else self._fitted.base
+        self.lower_bound_fn = None if self._fitted is None else self._lower_bound
+        self.supports, self.transforms = {"x": support}, {"x": biject_to(support)}
+        self.spread = {"x": spread_of(self.transforms["x"].inv(reference_draws(self._base)))}
+
+    def _log_base(self, params: Params) -> tuple[Tensor, Tensor]:
+        """The value, and the log-density of the base in unconstrained coordinates."""
+        point = self.locate(params)["x"]
+        value = self.transforms["x"](point)
+        return value, self._base.log_prob(value) + self.transforms["x"].log_abs_det_jacobian(point, value)
+
+    def raw_potential_fn(self, params: Params) -> Tensor:
+        """Returns the negative log-density without the log-normaliser of a fitted density."""
         # The transform maps into the support, so a fitted density needs none of the checks of its log_prob.
-        value, log_prob = log_base(params)
-        return -(log_prob if fitted is None else log_prob + fitted.tilt(value).to(value))
+        value, log_prob = self._log_base(params)
+        return -(log_prob if self._fitted is None else log_prob + self._fitted.tilt(value).to(value))
 
-    def lower_bound_fn(params: Params) -> Tensor:
-        assert fitted is not None
-        return -(log_base(params)[1] + fitted.bounds.high)  # no tilt is above its upper bound
+    def _lower_bound(self, params: Params) -> Tensor:
+        assert self._fitted is not None
+        return -(self._log_base(params)[1] + self._fitted.bounds.high)  # no tilt is above its upper bound
 
-    def nan_message(params: Params) -> str:
+    def draw(self) -> Params:
+        """Returns a draw of the base."""
+        return self.unconstrain({"x": self._base.sample()})
+
+    def nan_message(self, params: Params) -> str:
+        """Names the only site."""
         return nan_text("site 'x'", params)
-
-    def draw() -> Params:
-        return {"x": (transform.inv(base.sample()) - loc) / scale}
-
-    bound = None if fitted is None else lower_bound_fn
-    spread = {"x": LocationScale(loc, scale)}
-    return Target(potential_fn, True, {"x": support}, {"x": transform}, spread, draw, nan_message, bound)
 
 
 def check_not_batched(density: Distribution, name: str) -> None:
-    """Raises for a distribution with a batch shape.
-
-    Args:
-        density: any distribution.
-        name: what the error calls it.
-
-    Raises:
-        ValueError: it has one.
-    """
+    """Raises ValueError for a distribution with a batch shape, which the error calls ``name``."""
     if density.batch_shape:
         declared = f"declare its dimensions dependent: {name}.to_event({len(density.batch_shape)})"
         remedy = f"Pass it before it is expanded, or {declared}."
@@ -238,15 +264,11 @@ def check_not_batched(density: Distribution, name: str) -> None:
 
 def check_not_circular(distribution: Any, name: str) -> None:
     """Raises for distributions of angles: their densities repeat, so that they are improper on the real line."""
-    while not isinstance(distribution, TransformedDistribution):
-        if isinstance(distribution, MollifiedExpFamily):
-            distribution = distribution.base
-        elif hasattr(distribution, "base_dist"):
-            distribution = distribution.base_dist
-        else:
-            break
-    if type(distribution).__name__ in _CIRCULAR:
+    inner = distribution
+    while inner is not None and not isinstance(inner, TransformedDistribution):
+        distribution = inner
+        inner = inner.base if isinstance(inner, MollifiedExpFamily) else getattr(inner, "base_dist", None)
+    kind = type(distribution).__name__
+    if kind in _CIRCULAR:
         remedy = "Draw from it exactly, or use a transformed normal in its place."
-        raise ValueError(
-            argument_error(name, "not be an angle for a Markov chain", type(distribution).__name__, remedy)
-        )
+        raise ValueError(argument_error(name, "not be an angle for a Markov chain", kind, remedy))

@@ -53,17 +53,11 @@ def _uses_cuda() -> bool:
 
 
 def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk: Callable[[Chunk], None]) -> None:
-    """Runs each chain in one of ``num_workers`` processes; their draws arrive in chunks, in any order.
-
-    Args:
-        runs: not yet started.
-        num_workers: number of processes, at least 1.
-        patience: seconds without a message after which a worker is taken to hang.
-        on_chunk: called with each chunk.
+    """Runs each chain in one of ``num_workers`` processes; ``on_chunk`` receives their draws, in any order.
 
     Raises:
         WorkerError: a worker was killed.
-        WorkerSilentError: a worker hangs.
+        WorkerSilentError: a worker sent no message for ``patience`` seconds.
         KeyboardInterrupt: after the message under way is complete.
         Exception: whatever a chain raised.
     """
@@ -105,16 +99,13 @@ def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Notes an interrupt instead of raising it, so that no message is cut in two; gives a function that asks for it.
+    """Records an interrupt instead of raising it, so that no message is cut in two; yields whether there was one.
 
-    Only the main thread hears of interrupts; elsewhere there is none to note.
+    Only the main thread receives interrupts.
     """
     heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
     before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
         yield lambda: False
         return
     signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))

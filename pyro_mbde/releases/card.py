@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import jinja2
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import shown
+from pyro_mbde._checks import counted, shown
 from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
@@ -35,7 +36,7 @@ from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
-#: Most items of a list that a page shows.
+#: Items of a list that a page shows.
 _MAX_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
@@ -65,6 +66,7 @@ _REFERENCES = [
 ]
 
 
+# What a card holds is shown by card_text.py, for terminals, and templates/card.html.j2, as a page: change all three.
 def make_card(
     q: MollifiedExpFamily,
     *,
@@ -109,7 +111,7 @@ def make_card(
         certificate = None  # it has lapsed, or fresh chains do not need it
     # However later releases are chosen, everything together is bounded by the limit, not by what is spent so far.
     limit = TotalCost(account.epsilon, account.delta, account.rule)
-    rows = "1 row" if num_rows == 1 else f"{num_rows:,} rows"
+    rows = counted(num_rows, "row")
     return {
         "format": CARD_FORMAT,
         "version": CARD_VERSION,
@@ -120,18 +122,14 @@ def make_card(
         "who": who,
         "num_rows": num_rows,
         "columns": [column._asdict() for column in columns],
-        "guarantee_of_one_row": {
-            "epsilon": guarantee.epsilon,
-            "delta": guarantee.delta,
-            "log_ratio_range": guarantee.log_ratio_range,
-        },
-        "cost_of_this_release": _total(cost),
+        "guarantee_of_one_row": asdict(guarantee),
+        "cost_of_this_release": asdict(cost),
         "account": {
             "name": account.name,
             "rule": account.rule,
             "epsilon": account.epsilon,
             "delta": account.delta,
-            "spent": _total(spent),
+            "spent": asdict(spent),
             "epsilon_left": max(account.epsilon - spent.epsilon, 0.0),
         },
         "protects": _PROTECTS,
@@ -233,10 +231,6 @@ def json_values(node: Any) -> Any:
     return [json_values(item) for item in node] if isinstance(node, list | tuple) else node
 
 
-def _total(total: TotalCost) -> dict[str, Any]:
-    return {"epsilon": total.epsilon, "delta": total.delta, "rule": total.rule}
-
-
 def _example(what: str, total: TotalCost) -> dict[str, Any]:
     at_least, at_most = post_processing_bounds(_EXAMPLE_CHANCE, total.epsilon, total.delta)
     return {
@@ -249,9 +243,9 @@ def _example(what: str, total: TotalCost) -> dict[str, Any]:
 
 
 def _meaning(rows: str, cost: TotalCost) -> list[str]:
-    factor = (
-        round_up(math.exp(cost.epsilon), 3) if cost.epsilon < 20 else f"10^{math.ceil(cost.epsilon / math.log(10))}"
-    )
+    factor = f"10^{math.ceil(cost.epsilon / math.log(10))}"
+    if cost.epsilon < 20:
+        factor = round_up(math.exp(cost.epsilon), 3)
     but = f", except with probability {round_up(cost.delta)}" if cost.delta > 0 else ""
     what = "this row" if rows == "1 row" else f"these {rows} together"
     meaning = [
@@ -270,17 +264,17 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
 def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any]:
     described: dict[str, Any] = {"fixed_work": plan.count is not None}
     if plan.method == "fresh chains":
-        steps = "1 step" if plan.count == 1 else f"{plan.count} steps"
+        steps = f"{plan.count} step{'' if plan.count == 1 else 's'}"
         described["method"] = (
             f"constant-time: last states of chains of {steps} from fresh draws of the base, whatever the table; within "
             f"{plan.total_variation:.3g} of the density in total variation"
         )
         described["num_steps"] = plan.count
     elif plan.method == "constant-time":
-        many = "1 proposal" if plan.count == 1 else f"{plan.count} proposals"
+        proposals = f"{plan.count} proposal{'' if plan.count == 1 else 's'}"
         described["method"] = (
-            f"constant-time: rejection with {many} for every row, whatever the table; within 2^-53 of the density in "
-            f"total variation"
+            f"constant-time: rejection with {proposals} for every row, whatever the table; within 2^-53 of the "
+            "density in total variation"
         )
         described["num_proposals"] = plan.count
     else:
@@ -299,13 +293,12 @@ def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any
 
 
 def _limits(plan: DrawPlan) -> list[str]:
+    time = "That the time of the draws reveals nothing. It may depend on the table."
     if plan.count is not None:
         time = (
             "That the time of the draws reveals nothing at all. The number of steps does not depend on the table, but "
             "a processor may be slower with some numbers than with others."
         )
-    else:
-        time = "That the time of the draws reveals nothing. It may depend on the table."
     return [
         *_LIMITS,
         time,

@@ -124,6 +124,4 @@ def _facts(facts: Mapping[str, str]) -> Iterator[str]:
     width = max(map(len, facts))
     for name, value in facts.items():
         if value:
-            yield from textwrap.wrap(
-                f"{name:<{width}}  {value}", _WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False
-            )
+            yield from _wrap(value, f"{name:<{width}}  ")

@@ -43,9 +43,8 @@ def likeness(guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, wh
         table was (except with a probability of 1e-9). So means, shares and correlations of these rows are not those
         of the table.
     """
-    if fresh_chains:
-        distance = distance_from_base(guarantee.epsilon, 0.5)
-    elif skew is not None and 0 <= skew <= 1:
+    skew = 0.5 if fresh_chains else skew
+    if skew is not None and 0 <= skew <= 1:
         distance = distance_from_base(guarantee.epsilon, skew)
     else:
         distance = distance_from_base(guarantee.epsilon, calibrated=False)

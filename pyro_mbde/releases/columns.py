@@ -48,10 +48,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
 
     Args:
         q: the fitted density.
-        columns: a schema, names, or ``None``.
-
-    Raises:
-        ValueError: ``columns`` are other names than the schema's, or another schema.
+        columns: a schema, names, or ``None``; ValueError if they are not those of the density's own schema.
 
     Example:
         >>> from pyro_mbde import BoundedClassifiers, Column
@@ -92,10 +89,6 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
         q: the fitted density.
         names: one for each column; ``None`` for ``x`` or ``x0``, ``x1`` and so on. A schema, the density's or this one,
             gives names and ranges in the table's units.
-
-    Raises:
-        TypeError: ``names`` are not strings.
-        ValueError: they do not fit the event shape, are not printable, or one occurs twice.
 
     Example:
         >>> import pyro.distributions as dist
@@ -176,22 +169,12 @@ def _spread(edge: Any, num_columns: int) -> list[float | None]:
 
 
 def readable(number: Tensor) -> float:
-    """Returns a number as people write it: the float32 nearest to 0.1 as 0.1.
-
-    Args:
-        number: a tensor of one number.
-    """
+    """Returns the number in a tensor as people write it: the float32 nearest to 0.1 as 0.1."""
     return float(str(number.detach().cpu().numpy()))
 
 
 def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
-    """Returns draws as a table.
-
-    Args:
-        values: shape ``(num_draws, *event_shape)``.
-        columns: of the table.
-        schema: what leads back to the table's own units, if any does.
-    """
+    """Returns draws, of shape ``(num_draws, *event_shape)``, as a table, in its own units if there is a schema."""
     if schema is not None:
         return schema.to_frame(values)
     return pd.DataFrame(values.detach().cpu().reshape(len(values), -1).numpy(), columns=[c.name for c in columns])

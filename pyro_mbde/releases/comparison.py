@@ -131,10 +131,6 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
         rows: of the table, in the support, shape ``(n, *event_shape)``; ``None``, or none of them, for no table.
         columns: names of the columns, or the schema that the base was made from, as for
             :func:`~pyro_mbde.release`.
-
-    Raises:
-        TypeError: ``columns`` are not names.
-        ValueError: they do not fit the density.
     """
     named = released_columns(q, columns)
     schema = schema_of(q, columns)
@@ -145,10 +141,8 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
     table = None if rows is None or not len(rows) else to_frame(rows, named, schema)
     base = to_frame(draws, named, schema)
     samples = {
-        column.name: _Samples(
-            None if table is None else _values(table[column.name]), _values(base[column.name]), weights
-        )
-        for column in named
+        name: _Samples(None if table is None else _values(table[name]), _values(base[name]), weights)
+        for name, *_ in named
     }
     compared = tuple(
         ColumnComparison(
@@ -169,8 +163,7 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
 
 
 def _furthest_first(distances: Distances) -> float:
-    distance = distances.density_to_base if distances.table_to_density is None else distances.table_to_density
-    return -distance
+    return -(distances.density_to_base if distances.table_to_density is None else distances.table_to_density)
 
 
 def _values(column: Any) -> Array:
@@ -181,14 +174,13 @@ def _values(column: Any) -> Array:
 def _distances(samples: Sequence[_Samples], levels: Array) -> Distances:
     """Of one column or of several together, on the cells of a grid between quantiles."""
     grids = [_grid(sample, levels) for sample in samples]
-    weights = samples[0].weights
-    base = _shares([(sample.base, edges) for sample, edges in zip(samples, grids, strict=True)])
-    density = _shares([(sample.base, edges) for sample, edges in zip(samples, grids, strict=True)], weights)
+    weights, draws = samples[0].weights, [sample.base for sample in samples]
+    base, density = _shares(draws, grids), _shares(draws, grids, weights)
     moved = _total_variation(density, base)
-    tables = [(sample.table, edges) for sample, edges in zip(samples, grids, strict=True) if sample.table is not None]
+    tables = [sample.table for sample in samples if sample.table is not None]
     if not tables:
         return Distances(None, None, moved, None)
-    table, num_rows = _shares(tables), len(tables[0][0])
+    table, num_rows = _shares(tables, grids), len(tables[0])
     # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average; weights w are as good as 1 / sum w^2 rows.
     variance = density * (1 - density) * (1 / num_rows + float((weights**2).sum()))
     chance = 0.5 * float(np.sqrt(2 / math.pi * variance).sum())
@@ -202,10 +194,10 @@ def _grid(sample: _Samples, levels: Array) -> Array:
     return edges
 
 
-def _shares(columns: Sequence[tuple[Array, Array]], weights: Array | None = None) -> Array:
-    """Shares of rows, or of their weights, in each cell of the grid of some columns' values and edges."""
-    cells, size = np.zeros(len(columns[0][0]), dtype=np.int64), 1
-    for values, edges in columns:
+def _shares(columns: Sequence[Array], grids: Sequence[Array], weights: Array | None = None) -> Array:
+    """Shares of rows, or of their weights, in each cell of a grid, of which each column has some edges."""
+    cells, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for values, edges in zip(columns, grids, strict=True):
         cells = cells * (len(edges) + 1) + np.searchsorted(edges, values, "left")
         size *= len(edges) + 1
     counts: Array = np.bincount(cells, weights, minlength=size).astype(np.float64)
@@ -243,11 +235,11 @@ def _bars(column: ReleasedColumn, sample: _Samples) -> Bars:
     def shares(of: Array, weights: Array | None = None) -> list[float]:
         counts = np.histogram(of, edges, weights=weights)[0].astype(float)
         total = float(len(of)) if weights is None else float(weights.sum())
-        return [float(share) for share in counts / total]
+        return list(map(float, counts / total))
 
     return Bars(
-        [float(edge) for edge in edges],
-        [float(place) for place in places],
+        list(map(float, edges)),
+        list(map(float, places)),
         None if sample.table is None else shares(sample.table),
         shares(sample.base, sample.weights),
         shares(sample.base),
@@ -266,7 +258,7 @@ def closed_share(distances: Sequence[Distances]) -> float | None:
     # By how much chance alone makes a distance larger, it is counted smaller: the table's rows are finitely many.
     whole = sum(max((one.table_to_base or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
     left = sum(max((one.table_to_density or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
-    if not any(one.table_to_base is not None for one in distances) or whole <= 0.02 * len(distances):
+    if whole <= 0.02 * len(distances):  # as without a table
         return None
     return 1 - left / whole
 

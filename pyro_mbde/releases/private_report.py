@@ -20,7 +20,7 @@ from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
 from pyro_mbde.training.data import to_rows
-from pyro_mbde.training.mbde import RoundRecord
+from pyro_mbde.training.rounds import RoundRecord
 
 PRIVATE = "PRIVATE - do not hand out"
 #: Pairs of columns that a page lists at most.
@@ -75,11 +75,10 @@ def private_report(
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):
         raise TypeError(argument_error("history", "be a trainer's history", history))
+    support: Any = q.support
     rows = None if data is None else to_rows(data, q.base, 10_000)
-    if rows is not None:
-        support: Any = q.support
-        inside = rows[support.check(rows)]
-    comparison = compare(q, None if rows is None else inside, columns)
+    inside = None if rows is None else rows[support.check(rows)]
+    comparison = compare(q, inside, columns)
     shortfall = q.shrinkage < 1
     report: dict[str, Any] = {
         "notice": PRIVATE,
@@ -96,7 +95,7 @@ def private_report(
             "natural_params": q.natural_params.tolist(),
             "fingerprint": _fingerprint(q),
         },
-        "scores": None if rows is None else _scores(q, inside, len(rows)),
+        "scores": None if rows is None or inside is None else _scores(q, inside, len(rows)),
         "history": [record._asdict() for record in records],
     }
     if target is not None:
@@ -143,14 +142,11 @@ def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, An
 
 def _page(report: dict[str, Any], comparison: Comparison) -> str:
     chances = [column.distances.chance for column in comparison.columns if column.distances.chance is not None]
-    return (
-        templates()
-        .get_template("report.html.j2")
-        .render(
-            report=report,
-            pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
-            pairs=comparison.pairs[:_MAX_PAIRS],
-            with_table=bool(chances),
-            chance=max(chances, default=None),
-        )
+    template = templates().get_template("report.html.j2")
+    return template.render(
+        report=report,
+        pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
+        pairs=comparison.pairs[:_MAX_PAIRS],
+        with_table=bool(chances),
+        chance=max(chances, default=None),
     )

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import argument_error, check_seed, shown
+from pyro_mbde._checks import argument_error, check_seed, counted, shown
 from pyro_mbde._version import __version__
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.ledger.accounts import Account, Charge
@@ -48,11 +48,11 @@ class Release:
 
     def __repr__(self) -> str:
         """Shows rows, columns and cost."""
-        count, cost = len(self.rows), self.card["cost_of_this_release"]["epsilon"]
+        cost = self.card["cost_of_this_release"]["epsilon"]
         columns = ", ".join(map(str, self.rows.columns[:_MAX_SHOWN]))
         more = f" and {len(self.rows.columns) - _MAX_SHOWN} more" if len(self.rows.columns) > _MAX_SHOWN else ""
-        rows = f"{count:,} row{'' if count == 1 else 's'} of {columns}{more}"
-        return f"Release({rows}; epsilon={shown(cost)}, account={self.charge.account!r})"
+        rows = counted(len(self.rows), "row")
+        return f"Release({rows} of {columns}{more}; epsilon={shown(cost)}, account={self.charge.account!r})"
 
 
 class UnwrittenReleaseError(OSError):
@@ -132,10 +132,10 @@ def release(
         BudgetExceededError: the account cannot bear it or is closed, or another account bears the density already.
         FileExistsError: there is a file of that name, or of its card's.
         ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
-        TypeError: an argument is of the wrong kind; among them everything that is not private to hand out.
+        TypeError: ``q`` is something that is not private to hand out.
         UnwrittenReleaseError: the rows were drawn and could not be written; they are in the error.
-        ValueError: an argument is out of its range, the certificate of q has lapsed
-            (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the rows would take too long.
+        ValueError: the certificate of q has lapsed (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the
+            rows would take too long.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Awan, Rao. Privacy-Aware

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -36,18 +36,10 @@ class ReleasePaths(NamedTuple):
 
 
 def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
-    """Returns where the files of a release go, after checking that they can.
+    """Returns where the files of a release go; raises if one is there already, or cannot be written there.
 
     Args:
         path: of the rows, ending in ``.csv`` or ``.parquet``.
-
-    Raises:
-        TypeError: it is not a path.
-        ValueError: it has another ending.
-        FileExistsError: one of the files is there already.
-        FileNotFoundError: its folder is missing.
-        ImportError: the ending is ``.parquet`` and pyarrow is missing.
-        OSError: the folder cannot be written to.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
         raise TypeError(argument_error("path", "be a path", path))
@@ -70,12 +62,7 @@ def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
 
 
 def encode_rows(rows: pd.DataFrame, suffix: str) -> bytes:
-    """Returns a table as the bytes of a file, the same for the same table.
-
-    Args:
-        rows: the table.
-        suffix: ``.csv`` or ``.parquet``.
-    """
+    """Returns a table as the bytes of a file ending in ``.csv`` or ``.parquet``, the same for the same table."""
     if suffix == ".csv":
         return rows.to_csv(index=False, lineterminator="\n").encode()
     buffer = BytesIO()
@@ -90,10 +77,6 @@ def write_together(files: list[tuple[Path, bytes]]) -> None:
 
     Args:
         files: paths and contents; the one that counts comes last.
-
-    Raises:
-        FileExistsError: a file of that name appeared meanwhile.
-        OSError: a file cannot be written.
     """
     staged: list[tuple[Path, Path]] = []
     placed: list[Path] = []
@@ -107,11 +90,11 @@ def write_together(files: list[tuple[Path, bytes]]) -> None:
             _sync_folder(folder)
     except BaseException:
         for target in reversed(placed):
-            _quietly(target.unlink)
+            _remove(target)
         raise
     finally:
         for temporary, _ in staged:
-            _quietly(temporary.unlink)
+            _remove(temporary)
 
 
 def _remove_stale(target: Path) -> None:
@@ -120,11 +103,10 @@ def _remove_stale(target: Path) -> None:
     An old one belongs to no running release: a file is written within seconds, after its rows were drawn.
     """
     pattern = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _RANDOM_BYTES}}}\.tmp")
-    with os.scandir(target.parent) as entries:
-        for entry in entries:
-            if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS:
-                    _quietly(Path(entry.path).unlink)
+    for path in target.parent.iterdir():
+        if pattern.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                _remove(path)
 
 
 def _write_beside(target: Path, content: bytes) -> Path:
@@ -137,7 +119,7 @@ def _write_beside(target: Path, content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        _quietly(temporary.unlink)
+        _remove(temporary)
         raise
     return temporary
 
@@ -164,8 +146,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _quietly(remove: Callable[[], object]) -> None:
-    try:
-        remove()
-    except OSError:
-        pass
+def _remove(path: Path) -> None:
+    """Removes a file where that can be done."""
+    with suppress(OSError):
+        path.unlink()

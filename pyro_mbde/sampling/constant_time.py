@@ -28,9 +28,6 @@ def constant_time_proposals(bounds: Bounds) -> int:
     Returns:
         N, at least 1; about :math:`37 e^R` for a large R.
 
-    Raises:
-        ValueError: R is below 0 or above 700.
-
     Example:
         >>> [constant_time_proposals(Bounds(-width / 2, width / 2)) for width in (0.05, 0.5, 1.0, 2.5)]
         [13, 40, 81, 429]
@@ -84,9 +81,6 @@ def constant_time_draws(
         max_batch: proposals evaluated at a time, at least 1; a public number.
         on_draws: called after each batch with the number of draws that it completed.
 
-    Returns:
-        Tensor of shape ``(num_draws, *event_shape)``.
-
     Raises:
         EnvelopeError: the tilt is above its upper bound, or NaN.
 
@@ -114,7 +108,9 @@ def constant_time_draws(
             chosen: Tensor | None = None
             num_accepted: Tensor | None = None
             for first in range(0, total, size):
-                proposals, accepted = _propose(source, tilt, bounds, count, min(size, total - first))
+                shape = (count, min(size, total - first))
+                flat, is_accepted = propose(source, tilt, bounds, shape[0] * shape[1])
+                proposals, accepted = flat.reshape(*shape, *flat.shape[1:]), is_accepted.long().reshape(shape)
                 if first + size >= total:
                     accepted[:, -1] = 1
                 bits = proposals.view(_BITS[proposals.element_size()])
@@ -131,12 +127,3 @@ def constant_time_draws(
             finished.append(chosen.view(proposals.dtype))
             on_draws(count)
     return torch.cat(finished) if finished else source.propose(1)[:0]
-
-
-def _propose(
-    source: RandomSource, tilt: Callable[[Tensor], Tensor], bounds: Bounds, num_draws: int, size: int
-) -> tuple[Tensor, Tensor]:
-    """Proposals of shape ``(num_draws, size, *event_shape)``, and 1 for each that is accepted, else 0."""
-    proposals, accepted = propose(source, tilt, bounds, num_draws * size)
-    by_draw = proposals.reshape(num_draws, size, *proposals.shape[1:])
-    return by_draw, accepted.to(torch.int64).reshape(num_draws, size)

@@ -35,7 +35,7 @@ class FreshDraws(NamedTuple):
 def fresh_chains(
     q: MollifiedExpFamily, num_draws: int, num_steps: int, *, seed: int | None = None, progress: bool = True
 ) -> FreshDraws:
-    r"""Runs one Metropolis chain for each draw, from a fresh draw of the base, and returns the last states alone.
+    r"""Runs one Metropolis chain for each draw, from a fresh draw of the base, and returns only the last states.
 
     Unlike exact draws, they take the same number of proposals whatever the table was: ``num_draws`` times
     ``num_steps``. The chains propose fresh draws of the base
@@ -55,13 +55,6 @@ def fresh_chains(
             many bring the draws near the density.
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
-
-    Returns:
-        :class:`FreshDraws`.
-
-    Raises:
-        ValueError: ``q`` has a batch shape, ``num_draws`` is below 1, ``num_steps`` or the seed is negative, or the
-            device is neither a CPU nor CUDA's.
 
     Example:
         >>> import torch

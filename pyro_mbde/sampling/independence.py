@@ -19,7 +19,7 @@ from pyro_mbde.privacy.guarantee import Guarantee
 def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
     r"""Returns a bound on the total variation between the target and n independence steps from any start.
 
-    It is :math:`(1 - e^{-R})^n`, computed from the public R alone. Proof: docs/proofs.md, *Distance of independence
+    It is :math:`(1 - e^{-R})^n`, computed only from the public R. Proof: docs/proofs.md, *Distance of independence
     chains*.
 
     Args:
@@ -48,12 +48,6 @@ def fresh_guarantee(bounds: Bounds) -> Guarantee:
     :math:`q_0` in [-R, R], converged or not, up to rounding. So two tables' laws are within :math:`\epsilon = 2R` of
     each other, with a range of 4R, and without delta. Proof: docs/proofs.md, *Last states of fresh chains*.
 
-    Args:
-        bounds: public interval of the tilt, in nats.
-
-    Returns:
-        epsilon 2R, delta 0, range 4R.
-
     References:
         Levin, Peres. Markov Chains and Mixing Times. 2nd edition, 2017. Section 1.6 (time reversal).
 
@@ -74,16 +68,7 @@ class IndependenceState(NamedTuple):
 def independence_step(
     q: MollifiedExpFamily, source: RandomSource, state: IndependenceState
 ) -> tuple[IndependenceState, Tensor]:
-    """Moves every chain by one step.
-
-    Args:
-        q: the fitted density.
-        source: randomness for proposals and acceptance.
-        state: where the chains are.
-
-    Returns:
-        Where they are now, and the probability with which each proposal was accepted, shape ``(num_chains,)``.
-    """
+    """Moves every chain by one step."""
     num_chains = len(state.values)
     proposals = source.propose(num_chains)
     tilts = q.accepted_tilt(proposals)
@@ -97,15 +82,7 @@ def independence_step(
 def last_states(
     q: MollifiedExpFamily, source: RandomSource, num_chains: int, num_steps: int, on_step: Callable[[], object]
 ) -> Tensor:
-    """Returns where chains are after a number of steps from fresh draws of the base.
-
-    Args:
-        q: the fitted density.
-        source: randomness.
-        num_chains: number of chains, at least 1.
-        num_steps: steps of each, at least 0.
-        on_step: called after each step.
-    """
+    """Returns where chains are after a number of steps from fresh draws of the base."""
     starts = source.propose(num_chains)
     state = IndependenceState(starts, q.accepted_tilt(starts))
     for _ in range(num_steps):

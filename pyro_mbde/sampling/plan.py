@@ -1,4 +1,4 @@
-"""How rows are drawn, from public numbers alone: made once, then checked, written on a card and carried out."""
+"""How rows are drawn, a plan made from public numbers: checked, written on a card and carried out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PROPOSALS = 10**9
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """How rows are drawn, and what holds of each whatever the table was.
+    """How rows are drawn, and what holds of each row for every table.
 
     Attributes:
         method: ``constant-time`` (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`), ``exact`` (rejection,
@@ -42,9 +42,6 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
         num_steps: steps of fresh chains, at least 0; ``None`` for draws of the density itself.
         constant_time: whether draws of the density are constant-time; else they are exact.
 
-    Raises:
-        ValueError: ``q`` has a batch shape, its certificate has lapsed, or ``num_steps`` is below 0.
-
     Example:
         >>> import torch
         >>> from pyro_mbde import BoundedClassifiers
@@ -66,17 +63,7 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
 
 
 def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> int:
-    """Returns the number of draws, or raises if they would take too long; from public numbers alone.
-
-    Args:
-        q: the fitted density.
-        plan: how it is drawn from.
-        num_draws: number of draws, at least 1.
-
-    Raises:
-        TypeError: ``num_draws`` is not a whole number.
-        ValueError: it is below 1, or the draws may take more than ``MAX_PROPOSALS`` proposals on average.
-    """
+    """Returns the number of draws, or raises if they would take too long; depends only on public numbers."""
     num_draws = check_count("num_draws", num_draws)
     if plan.count is not None:
         num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base

@@ -14,7 +14,6 @@ from pyro_mbde._checks import argument_error, check_count, check_seed
 from pyro_mbde._torch_state import seeded, with_gradients
 from pyro_mbde.density.base import prepare, reference_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.density.normalizer import estimate_log_normalizer
 from pyro_mbde.privacy.guarantee import Guarantee
 
 #: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
@@ -139,20 +138,16 @@ def exact_posterior(
     if log_likelihood is not None:
         _check_likelihood(q, base, draws, log_likelihood)
     with with_gradients(), seeded(check_seed(seed)):  # the density can be differentiated wherever it was made
-        density = MollifiedExpFamily(
-            base,
+        return MollifiedExpFamily.normalized(
+            prepared,
             copy.deepcopy(q.statistics).to(device=draws.device, dtype=prepared.dtype),
             q.natural_params,
-            0.0,
             offset=q.offset,
             shrinkage=q.shrinkage,
             bounds=q.bounds,
+            num_draws=num_draws,
             validate_args=validate_args,
         )
-        density.log_normalizer = estimate_log_normalizer(
-            density.tilt, density.base, density.bounds, num_draws=num_draws
-        )
-    return density
 
 
 def _check_likelihood(

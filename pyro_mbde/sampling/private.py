@@ -22,16 +22,7 @@ from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
 
 @contextmanager
 def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSource]:
-    """Provides the randomness of draws to hand out: the operating system's, or for tests, with a warning, a seed's.
-
-    Args:
-        q: the fitted density.
-        seed: ``None``, or a seed for tests.
-
-    Raises:
-        TypeError: the seed is not a whole number.
-        ValueError: the seed is negative, or the density is on a device whose generators cannot be filled.
-    """
+    """Provides the randomness of draws to hand out: the operating system's, or for tests, with a warning, a seed's."""
     if q.device.type not in ("cpu", "cuda"):
         raise ValueError(
             argument_error("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type)
@@ -48,18 +39,7 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
 def draw_rows(
     q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, *, seed: int | None = None, progress: bool = True
 ) -> Tensor:
-    """Draws rows as planned, with randomness of the operating system.
-
-    Args:
-        q: the fitted density.
-        plan: how to draw, by :func:`~pyro_mbde.sampling.plan.plan_draws` of q.
-        num_draws: number of rows, at least 1.
-        seed: for tests only, with a warning.
-        progress: whether to show a progress bar when it takes more than a second.
-
-    Returns:
-        Tensor of shape ``(num_draws, *event_shape)``.
-    """
+    """Draws rows as planned, with randomness of the operating system."""
     chains = plan.method == "fresh chains"
     total, unit = (plan.count, "steps") if chains else (num_draws, "draws")
     with (
@@ -108,7 +88,7 @@ def private_draws(
 
     Privacy:
         The rows together cost :func:`~pyro_mbde.privacy.accounting.compose` of ``q.guarantee`` and ``num_draws``.
-        Whether the call succeeds depends on public numbers alone: it is refused before anything is drawn where
+        Whether the call succeeds depends only on public numbers: it is refused before anything is drawn where
         :math:`k e^R` proposals, the most that any table makes k draws take on average, are too many. Running time is
         not covered, except with ``constant_time``: then every draw takes the same public number of proposals
         (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws` says what that hides) and has the same guarantee;

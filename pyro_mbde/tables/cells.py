@@ -1,4 +1,4 @@
-"""Converts a table's cells to numbers in the range of their column. Private."""
+"""A table's columns as numbers, and errors for tables of another form. Private."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyro_mbde._checks import counted
 from pyro_mbde.names import is_similar, look_alike_hint
-from pyro_mbde.tables.columns import Column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +24,6 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 OWNER = "This message, with its counts, depends on the table: it is for the table's owner alone."
 #: Names of columns to list in a message.
 _MAX_NAMES = 20
-#: A column is called rounded if it has at least so many values, at most so many digits, and floats so much finer.
-_MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 _DATES, _COMMAS, _POINTS, _TEXT = "dates", "numbers with a comma", "numbers kept as text", "text"
 _PATTERNS = {  # ASCII digits only; other digits count as text
     _DATES: re.compile(r"\s*(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T].*)?\s*", re.ASCII),
@@ -43,22 +41,6 @@ _REMEDIES = {
 }
 
 
-class Cells(NamedTuple):
-    """The cells of one column as its schema takes them.
-
-    Attributes:
-        values: float64 ``(n,)``, in the range of the column where ``kept`` is true; anything elsewhere.
-        kept: which rows stay, bool ``(n,)``.
-        notes: what was done, and what looks wrong; any number of sentences.
-        refused: what the schema refuses; any number of sentences.
-    """
-
-    values: Numbers
-    kept: Flags
-    notes: tuple[str, ...]
-    refused: tuple[str, ...]
-
-
 def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     """Raises if a column of the schema is not in the table, is there twice, or holds anything but real numbers.
 
@@ -70,10 +52,6 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     Args:
         frame: the table.
         names: of the schema's columns.
-
-    Raises:
-        TypeError: a column holds something else.
-        ValueError: a column is missing or repeated.
     """
     there = list(frame.columns)
     missing = [name for name in names if name not in there]
@@ -83,7 +61,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
         elif _is_header(there, names):
             has = f"Its columns are {_listed(there)}."
         else:
-            has = f"It has {_counted(len(there), 'column')}. A file's first line must name them."
+            has = f"It has {counted(len(there), 'column')}. A file's first line must name them."
         remedy = "Names must match exactly, including spaces and capitals."
         has += look_alike_hint(missing, [label for label in there if not _BEGINS_WITH_DIGIT.match(str(label))])
         raise ValueError(f"The table must have columns named {_listed(missing)}. {has} {remedy} {OWNER}")
@@ -101,83 +79,17 @@ def _is_header(labels: Sequence[Any], names: Sequence[str]) -> bool:
     return any(is_similar(name, texts) for name in names) and not any(map(_BEGINS_WITH_DIGIT.match, texts))
 
 
-def bring_in(column: Column, series: pd.Series[Any]) -> Cells:
-    """Returns a column's cells as numbers that the column may hold, by its policies.
-
-    Args:
-        column: of the schema.
-        series: the table's column of that name, n cells of any dtype; checked by :func:`check_form`.
-
-    Returns:
-        The n cells, with what was done to them.
-    """
-    values, (low, high) = _as_floats(series), _ends(column, series)
-    missing = np.isnan(values)
-    beyond = (values < low) | (values > high) | np.isinf(values)
-    whole = np.rint(values)
-    fractions = ~missing & ~beyond & (values != whole) & (column.kind == "integer")
-    hint = _rounding(column, values[np.isfinite(values)])
-
-    notes, refused, kept = [], [], np.ones(len(values), dtype=np.bool_)
-    for wrong, what, policy, moved in (
-        (beyond, f"outside {column._described_range()}", column.outside, "moved to the nearest end"),
-        (fractions, "not whole", column.outside, "rounded"),
-        (missing, "missing", column.missing, f"replaced by {column.missing}"),
-    ):
-        if not wrong.any():
-            continue
-        verb = "is" if wrong.sum() == 1 else "are"
-        found = f"{int(wrong.sum()):,} of {len(values):,} values {verb} {what}"
-        if policy == "refuse":
-            refused.append(f"{found}.")
-        elif policy == "drop":
-            kept &= ~wrong
-            notes.append(f"{found}: rows left out.")
-        else:
-            notes.append(f"{found}: {moved}.")
-    filled = np.where(missing, column.low if isinstance(column.missing, str) else column.missing, values)
-    brought = (np.rint(filled) if column.kind == "integer" else filled).clip(column.low, column.high)
-    notes += [] if hint is None else [hint]
-    said = [tuple(f"column {column.name!r}: {one}" for one in each) for each in (notes, refused)]
-    return Cells(brought, kept, *said)
-
-
-def _ends(column: Column, series: pd.Series[Any]) -> tuple[float, float]:
-    """The column's ends in the precision that the table has them in: float32's 0.1 is above float64's."""
-    dtype = getattr(series.dtype, "numpy_dtype", series.dtype)
-    if not isinstance(dtype, np.dtype) or dtype.kind != "f":
-        return column.low, column.high
-    with np.errstate(over="ignore"):
-        low, high = np.array([column.low, column.high]).astype(dtype).astype(np.float64)
-    return float(low), float(high)
-
-
-def _rounding(column: Column, values: Numbers) -> str | None:
-    """What to say if all values are rounded, and released ones will not be."""
-    if column.kind == "integer" or column.decimals is not None or len(values) < _MIN_ROUNDED:
-        return None
-    finest = np.spacing(np.abs(values).max())  # which rounds large values by itself
-    counts = [count for count in range(_MAX_ROUNDED_DIGITS + 1) if 10.0**-count > _MIN_FINER * finest]
-    digits = [count for count in counts if np.array_equal(values.round(count), values)]
-    if not digits:
-        return None
-    if digits[0] == 0:
-        return 'all values are whole, but released ones will not be. If the codebook says so, declare kind = "integer".'
-    said = f"all values have at most {_counted(digits[0], 'digit')} after the point, but released ones will have more."
-    return f"{said} If the codebook says so, declare decimals = {digits[0]}."
-
-
-def _as_floats(series: pd.Series[Any]) -> Numbers:
-    """A column of numbers in float64; missing values as NaN."""
+def as_floats(series: pd.Series[Any]) -> Numbers:
+    """Returns a column of numbers in float64; missing values as NaN."""
     if _is_numeric(series):
         values: Numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return values
     cells = zip(series, _present(series), strict=True)
-    return np.array([_as_float(cell) if present else np.nan for cell, present in cells], dtype=np.float64)
+    return np.array([as_float(cell) if present else np.nan for cell, present in cells], dtype=np.float64)
 
 
 def _present(series: pd.Series[Any]) -> Flags:
-    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is none."""
+    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is missing."""
     import pandas as pd
 
     quiet = [math.nan if isinstance(cell, Decimal) and cell.is_nan() else cell for cell in series]
@@ -185,7 +97,8 @@ def _present(series: pd.Series[Any]) -> Flags:
     return present
 
 
-def _as_float(cell: Any) -> float:
+def as_float(cell: Any) -> float:
+    """Returns a real number as a float, infinite where no float is so large."""
     try:
         return float(cell)
     except OverflowError:  # of a whole number or a fraction
@@ -222,10 +135,6 @@ def _kind_of(cell: Any) -> str:
     if not isinstance(cell, str):
         return _DATES if isinstance(cell, date) else f"values of type {type(cell).__name__}"
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
 def _listed(names: Sequence[Any]) -> str:

@@ -54,9 +54,6 @@ class Column:
             raises. No value is nearest to a missing one, and a number that nobody chose would be seen as data: so the
             rows are left out by default.
 
-    Raises:
-        ValueError: an argument is out of its range; or float64 cannot tell the column's values apart.
-
     Example:
         >>> Column("age", 0, 110, decimals=1)  # doctest: +ELLIPSIS
         Column(name='age', low=0.0, high=110.0, kind='real', scale='linear', decimals=1, outside='clip', missing='drop')

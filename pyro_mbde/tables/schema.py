@@ -20,8 +20,9 @@ from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
-from pyro_mbde.tables.cells import OWNER, bring_in, check_form
+from pyro_mbde.tables.cells import OWNER, check_form
 from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.policies import apply_policies
 from pyro_mbde.tables.toml import toml_fault
 
 if TYPE_CHECKING:
@@ -41,10 +42,6 @@ class Schema:
 
     Args:
         columns: at least one, with different names.
-
-    Raises:
-        TypeError: a column is not a Column.
-        ValueError: there is no column, or two have the same name.
 
     Example:
         >>> import pandas as pd
@@ -92,10 +89,6 @@ class Schema:
         Args:
             content: ``{"columns": [{"name": ..., "low": ..., "high": ..., ...}, ...]}``.
 
-        Raises:
-            TypeError: a part is of the wrong kind.
-            ValueError: a key is unknown or missing, or a value out of its range.
-
         Example:
             >>> Schema.from_dict({"columns": [{"name": "age", "low": 0, "high": 110}]}).names
             ('age',)
@@ -127,11 +120,6 @@ class Schema:
 
         Args:
             path: the file.
-
-        Raises:
-            OSError: the file cannot be read.
-            TypeError: a part is of the wrong kind.
-            ValueError: the file is not TOML, a key is unknown or missing, or a value out of its range.
         """
         raw = Path(path).read_bytes()
         try:
@@ -149,11 +137,8 @@ class Schema:
             {'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear',
             'outside': 'clip', 'missing': 40.0}]}
         """
-        return {
-            "columns": [
-                {key: value for key, value in asdict(column).items() if value is not None} for column in self.columns
-            ]
-        }
+        columns = [asdict(column) for column in self.columns]
+        return {"columns": [{key: value for key, value in one.items() if value is not None} for one in columns]}
 
     def base(self) -> dist.TorchDistribution:
         """Returns the public base Q0: uniform on the box of the columns' ranges, in the modelled units.
@@ -202,7 +187,7 @@ class Schema:
             raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__))
         frame = frame.rename(columns=same_names(self.names, frame.columns))
         check_form(frame, self.names)
-        cells = [bring_in(column, frame[column.name]) for column in self.columns]
+        cells = [apply_policies(column, frame[column.name]) for column in self.columns]
         if refused := [problem for one in cells for problem in one.refused]:
             raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
         kept = np.logical_and.reduce([one.kept for one in cells])
@@ -229,9 +214,6 @@ class Schema:
 
         Returns:
             The table; whole numbers are of type int64.
-
-        Raises:
-            ValueError: ``rows`` has another shape, or values that are NaN or infinite.
         """
         import pandas as pd
 

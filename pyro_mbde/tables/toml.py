@@ -17,8 +17,7 @@ def toml_fault(raw: bytes, path: str, error: ValueError, in_toml: str) -> str:
         error: of reading it: of TOML, or of UTF-8.
         in_toml: how to write such a file in TOML.
     """
-    found = _other_format(raw, path)
-    if found is not None:
+    if found := _other_format(raw, path):
         return f"It is {found}. {in_toml}"
     if isinstance(error, UnicodeError):
         return "It is not UTF-8 text. Save it as UTF-8."

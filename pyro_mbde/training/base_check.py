@@ -51,7 +51,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
         rows: the same as a tensor of shape ``(n, d)``.
         stacklevel: of the warning.
     """
-    if isinstance(data, Distribution):  # known in full: there is nobody to protect
+    if isinstance(data, Distribution):  # known in full, so it protects no rows
         return
     parameters = list(_parameters(base))
     if shared := _sharing(parameters, data):

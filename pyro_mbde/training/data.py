@@ -37,8 +37,8 @@ def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> T
         Tensor of shape ``(n, *event_shape)``, n at least 0.
 
     Raises:
-        TypeError: ``data`` is of no such kind, or does not hold floating-point numbers (integers fit a discrete base
-            and DataFrames alone).
+        TypeError: ``data`` is of no such kind, or does not hold floating-point numbers (integers fit only a discrete
+            base, or come in a DataFrame).
         ValueError: it has the wrong shape, or rows of different lengths.
     """
     if isinstance(data, Distribution):

@@ -15,8 +15,9 @@ from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import check_finite_epsilon, plan_calibration
 from pyro_mbde.density.base import PreparedBase, as_features, prepare
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE, ClippedRatio, mean_logit
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.statistics import RATIO_SCALE, BoundedClassifiers, ClippedRatio, mean_logit
+from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.privacy.placement import filled_share_skew
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
@@ -42,9 +43,6 @@ class DensityRatio:
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4. Husain, Cranko, Nock.
@@ -104,13 +102,6 @@ class DensityRatio:
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
                 or a Distribution to draw ``num_samples`` rows from.
-
-        Returns:
-            The learned ratio.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape.
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
@@ -139,8 +130,8 @@ class LogRatio:
     """A learned log density ratio to the base, from :meth:`DensityRatio.fit`.
 
     Privacy:
-        Not private, in nothing: neither its values nor its networks nor this object may be handed out. Draws of the
-        densities that :meth:`mollify` returns may.
+        Not private: its values, its networks and this object must not be handed out. Only draws of the densities that
+        :meth:`mollify` returns may be.
 
     Args:
         base: the public base distribution.
@@ -213,13 +204,6 @@ class LogRatio:
             filled_share: share of the base's mass that the table is believed to fill, in (0, 1): a public guess. Given,
                 it sets the skew, by :func:`~pyro_mbde.privacy.placement.filled_share_skew`.
             num_rows: rows of a batch, at least 1; ``None`` for single rows.
-
-        Returns:
-            The density.
-
-        Raises:
-            TypeError: an argument is not a number.
-            ValueError: an argument is out of its range.
 
         Example:
             >>> base = torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0))

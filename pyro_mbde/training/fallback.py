@@ -1,4 +1,4 @@
-"""Failures of a fit: it returns all the same, with a warning to its owner."""
+"""Failures of a fit, which returns a density anyway, with a warning to its owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSIDE = (os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class FitWarning(UserWarning):
-    """A fit left rows out, or training failed. For the table's owner alone: it depends on the table.
+    """A fit left rows out, or training failed. It depends on the table, so only the table's owner may see it.
 
     Whether a fit raises must not depend on the table, so values and row counts never raise. Rows that cannot be used
     are left out, and where training fails the tilt is 0: the density is the public base then, under the same bounds,
@@ -44,7 +44,7 @@ def coming_back(consequence: str) -> Iterator[FitFailure]:
     failure = FitFailure()
     try:
         yield failure
-    except Exception as error:  # whatever a table makes training raise: that it raised would tell tables apart
+    except Exception as error:  # an error would reveal something about the table
         failure.happened = True
         reason = str(error).rstrip(".") or "no reason given"
         warn_owner(f"Training failed with {type(error).__name__}: {reason}. {consequence}")

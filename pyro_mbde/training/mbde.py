@@ -26,7 +26,6 @@ from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.base import as_features, prepare
 from pyro_mbde.density.base_draws import quasi_draws
 from pyro_mbde.density.bounds import (
-    LOG_2,
     Bounds,
     Certificate,
     a_priori_guarantee,
@@ -40,11 +39,11 @@ from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.density.tilt import Tilt
 from pyro_mbde.mcmc.run import run_mcmc
-from pyro_mbde.theory import boosting_regime, kl_drop_bound
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_network_rows
 from pyro_mbde.training.fallback import coming_back
 from pyro_mbde.training.reweighting import reweight
+from pyro_mbde.training.rounds import RoundRecord
 from pyro_mbde.training.weak_learner import WeakLearner
 
 #: Draws of the base that theta is fitted again on, and that an intermediate density of a calibrated fit is placed on.
@@ -56,33 +55,6 @@ _WARMUP_STEPS = 1000
 
 SAMPLERS = ("rejection", "random_walk", "hmc")
 SCHEDULES = {"spend": spending_natural_params, "paper": paper_natural_params}
-
-
-class RoundRecord(NamedTuple):
-    r"""What one boosting round did. All but ``round`` and ``theta`` is as sensitive as the table.
-
-    Attributes:
-        round: t, from 1.
-        theta: natural parameter of the round, before any second fit.
-        loss: logistic loss at the end of training, in nats.
-        gamma_p: weak-learning constant E_P[c] / log 2, on the table's rows.
-        gamma_q: weak-learning constant E_{Q_{t-1}}[-c] / log 2, on the draws trained on.
-        c_max: largest :math:`|c|` seen on either.
-        regime: ``high`` where gamma_q is at least 1/3, else ``low``.
-        kl_drop_bound: drop in KL(P, Q) that Theorem 5 guarantees for these constants, in nats; of a calibrated fit,
-            before any clip.
-        seconds: wall time.
-    """
-
-    round: int
-    theta: float
-    loss: float
-    gamma_p: float
-    gamma_q: float
-    c_max: float
-    regime: str
-    kl_drop_bound: float
-    seconds: float
 
 
 class _Plan(NamedTuple):
@@ -102,9 +74,9 @@ class MBDE:
     .. math::
         Q_t \propto Q_{t-1} \exp(\theta_t c_t), \qquad 4 \log 2 \sum_t \theta_t \le \epsilon .
 
-    Whatever the table and however training went, :math:`Q_T` is in :math:`\mathcal{M}_\epsilon` (Theorem 4), so a draw
-    from it is epsilon-integrally private. (With ``calibrated=True`` theta is larger, the tilt is clipped to a public
-    interval, and its log-normaliser certified: :math:`\log q/q_0` is in
+    Whatever the table was and however training went, :math:`Q_T` is in :math:`\mathcal{M}_\epsilon` (Theorem 4), so a
+    draw from it is epsilon-integrally private. (With ``calibrated=True`` theta is larger, the tilt is clipped to a
+    public interval, and its log-normaliser certified: :math:`\log q/q_0` is in
     :math:`[-\text{skew}\,\epsilon, (1 - \text{skew})\,\epsilon]` except with probability delta.) The default spends all
     of epsilon and trains a network with Fourier features by AdamW on exact draws; :meth:`paper` is section 5 of the
     paper.
@@ -136,9 +108,6 @@ class MBDE:
         num_samples: draws of Q_{t-1} per round, at least 2; also of P, where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Algorithm 1, Theorems 4 to
@@ -216,13 +185,9 @@ class MBDE:
     ) -> MBDE:
         """Returns the trainer of the paper's section 5.
 
-        From the paper: three dense tanh layers of 25 units, cross-entropy, Nesterov's accelerated gradient with
-        learning rate 0.01 for 750 epochs, 10,000 draws each of P and of Q_{t-1}, these by random-walk Metropolis,
-        T = 3, and the unscaled schedule. Where it is silent: momentum 0.9, full batches, PyTorch's initialisation, one
-        chain with 1,000 steps of warmup. Its network ends in a sigmoid; ``link`` says how that is read.
-
-        Privacy:
-            As for any :class:`MBDE`: the guarantee does not depend on these settings.
+        From the paper: the network and optimiser of :meth:`~pyro_mbde.WeakLearner.paper`, 10,000 draws each of P and
+        of Q_{t-1}, these by random-walk Metropolis, T = 3, and the unscaled schedule. Where it is silent: one chain
+        with 1,000 steps of warmup. The guarantee does not depend on these settings.
 
         Args:
             base: public base distribution; the paper's is the standard normal.
@@ -230,15 +195,9 @@ class MBDE:
             num_rounds: number of boosting rounds; the paper's is 3.
             sampler: how Q_{t-1} is drawn from; the paper's is ``random_walk``. ``rejection`` draws exactly what that
                 chain tends to.
-            link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
+            link: how the paper's sigmoid is read: ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
             seed: for a reproducible fit.
             progress: whether to show a progress bar.
-
-        Returns:
-            The trainer.
-
-        Raises:
-            ValueError: an argument is out of its range.
 
         References:
             Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
@@ -256,7 +215,6 @@ class MBDE:
             schedule="paper",
             sharpen=False,
             sampler=sampler,
-            num_samples=10_000,
             seed=seed,
             progress=progress,
         )
@@ -265,7 +223,7 @@ class MBDE:
         """Fits the density to a table.
 
         Privacy:
-            Draws of the result carry its guarantee. Warnings and the time taken are for the table's owner alone.
+            Draws of the result carry its guarantee. Warnings and the time taken are only for the table's owner.
             Whether there is a result does not depend on the table's values or its number of rows: rounds that cannot be
             trained leave the density as it is, and a :class:`~pyro_mbde.FitWarning` says so. A
             :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table, or the table to be
@@ -277,10 +235,6 @@ class MBDE:
 
         Returns:
             The fitted density; :attr:`history` holds a record of each round that was trained.
-
-        Raises:
-            TypeError: ``data`` is of the wrong kind.
-            ValueError: ``data`` has the wrong shape.
         """
         plan = self._plan()
         num_steps = self.num_rounds * self.weak_learner.num_steps
@@ -307,21 +261,9 @@ class MBDE:
                 if failure.happened:
                     break
                 classifiers.append(hypothesis.classifier)
-                c_p, c_q = hypothesis.classifier(positives).double(), hypothesis.classifier(negatives).double()
-                gamma_p, gamma_q = float(c_p.mean()) / LOG_2, -float(c_q.mean()) / LOG_2
-                history.append(
-                    RoundRecord(
-                        round=index + 1,
-                        theta=theta,
-                        loss=hypothesis.loss,
-                        gamma_p=gamma_p,
-                        gamma_q=gamma_q,
-                        c_max=float(torch.maximum(c_p.abs().max(), c_q.abs().max())),
-                        regime=boosting_regime(gamma_q),
-                        kl_drop_bound=kl_drop_bound(theta, gamma_p, gamma_q),
-                        seconds=time.perf_counter() - start,
-                    )
-                )
+                c_p, c_q = hypothesis.classifier(positives), hypothesis.classifier(negatives)
+                seconds = time.perf_counter() - start
+                history.append(RoundRecord.of(index + 1, theta, hypothesis.loss, c_p, c_q, seconds))
             indifferent = self.weak_learner.indifferent(positives, spread)
             classifiers += [indifferent] * (self.num_rounds - len(classifiers))
             with coming_back("The density is the base.") as failure:
@@ -346,7 +288,7 @@ class MBDE:
         return _Plan(natural_params, tilt_bounds(natural_params), None)
 
     def _continue(self, statistics: BoundedClassifiers, plan: _Plan) -> MollifiedExpFamily:
-        """Q_t to draw the next round's negatives from. Its phi only sizes batches: a rough one will do."""
+        """Q_t to draw the next round's negatives from. Its phi only sizes batches, so a rough estimate is enough."""
         natural_params = plan.natural_params[: statistics.num_classifiers]
         if plan.certificate is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, num_draws=2**10)

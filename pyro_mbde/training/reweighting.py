@@ -1,4 +1,4 @@
-"""The best natural parameters for classifiers that are there already."""
+"""The best natural parameters for given classifiers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reweight(c_p: Tensor, c_q: Tensor, natural_params: Tensor) -> Tensor:
     is better.
 
     Privacy:
-        The result depends on the table: it is as private as a weight. Only the sum S is public, so the tilt must be
+        The result depends on the table: it is as sensitive as a weight. Only the sum S is public, so the tilt must be
         held by bounds that follow from it.
 
     Args:
@@ -36,8 +36,8 @@ def reweight(c_p: Tensor, c_q: Tensor, natural_params: Tensor) -> Tensor:
         theta, shape ``(T,)``, float64.
 
     References:
-        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 4 (of theta, the
-        guarantee depends on the sum alone).
+        Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Theorem 4 (the
+        guarantee depends only on the sum of theta).
 
     Example:
         >>> c_p, c_q = torch.tensor([[0.5, 0.0]] * 4), torch.tensor([[-0.5, 0.1], [0.5, -0.1]])
@@ -60,7 +60,7 @@ def reweight(c_p: Tensor, c_q: Tensor, natural_params: Tensor) -> Tensor:
     shares = (
         torch.cat([natural_params.clamp(min=0), (-natural_params).clamp(min=0), natural_params.new_zeros(1)]) / total
     )
-    # A little of every corner, or none could ever come in.
+    # A little of every corner: softmax never reaches one that starts at 0.
     logits = (0.9 * shares + 0.1 / len(shares)).log().requires_grad_()
     optimizer = torch.optim.LBFGS([logits], max_iter=_MAX_STEPS, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
 

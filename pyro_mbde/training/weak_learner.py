@@ -52,9 +52,6 @@ class WeakLearner:
         num_steps: gradient steps, at least 1; with ``batch_size=None`` these are epochs.
         batch_size: rows of P and of Q in a step, drawn with replacement; ``None`` for all of both.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     References:
         Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4 (logistic regression).
 
@@ -108,13 +105,6 @@ class WeakLearner:
         Args:
             link: the paper's sigmoid reads as ``tanh`` (from the sigmoid itself) or ``clamp`` (from its logit).
 
-        Returns:
-            The weak learner.
-
-        Raises:
-            TypeError: ``link`` is not a string.
-            ValueError: it names no link.
-
         References:
             Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
 
@@ -155,9 +145,6 @@ class WeakLearner:
 
         Returns:
             The classifiers and their average loss. Private, both.
-
-        Raises:
-            ValueError: there are no rows, or training diverged.
         """
         if not len(positives):
             raise ValueError("positives must have at least one row, got 0. Check which rows were left out.")
@@ -170,7 +157,7 @@ class WeakLearner:
             logits = classifier.logits(torch.cat([batch_p, batch_q]))
             loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
             optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss * num_classifiers)  # as steep for each as if it were alone
+            torch.autograd.backward(loss * num_classifiers)  # each gets the gradient it would get by itself
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
@@ -186,7 +173,7 @@ class WeakLearner:
         """Returns classifiers of the same architecture that answer 0 everywhere, for a fit that failed.
 
         Args:
-            like: rows of shape ``(n, d)``, for their width, dtype and device alone.
+            like: rows of shape ``(n, d)``, for their width, dtype and device.
             spread: the base's location and scale.
             num_classifiers: how many.
         """

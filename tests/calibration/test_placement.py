@@ -22,12 +22,11 @@ from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
 from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
-from pyro_mbde.calibration.recertify import recertify
 from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.density.normalizer import estimate_log_normalizer
-from pyro_mbde.density.statistics import RATIO_SCALE
 
 NO_BAR = tqdm(disable=True)
 
@@ -306,12 +305,3 @@ def test_fresh_draws_leave_the_generator_alone() -> None:
     state = torch.get_rng_state()
     fresh_block(calibrator)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("validate_args", [True, False])
-def test_a_new_certificate_keeps_the_checks_of_values_on_or_off(validate_args: bool) -> None:
-    base = prepare_base(dist.Categorical(torch.ones(5)))
-    q = wave_calibrator(base).density(*plan_calibration(base, 1.0, 0.0, 0.3))
-    q._validate_args = validate_args
-    assert q.certificate is not None
-    assert recertify(q, progress=False)._validate_args is validate_args

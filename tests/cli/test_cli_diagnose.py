@@ -18,7 +18,6 @@ from densities import make_density, normal
 import pyro_mbde
 from pyro_mbde import Chains, Schema
 from pyro_mbde.cli import diagnose
-from pyro_mbde.mcmc.plan import KERNELS
 from pyro_mbde.tables.files import TableModel
 
 UNAFFECTED = "Rows from `pyro-mbde release` do not depend on this"
@@ -27,8 +26,8 @@ UNAFFECTED = "Rows from `pyro-mbde release` do not depend on this"
 @pytest.fixture
 def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Shorter chains to begin and to end with; how long they were made."""
-    monkeypatch.setattr(diagnose, "FIRST", 100)
-    monkeypatch.setattr(diagnose, "MOST", 1600)
+    monkeypatch.setattr(diagnose, "MIN_LENGTH", 100)
+    monkeypatch.setattr(diagnose, "MAX_LENGTH", 1600)
     made: list[int] = []
     run, resume = pyro_mbde.run_mcmc, pyro_mbde.resume_mcmc
 
@@ -39,10 +38,6 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(pyro_mbde, "run_mcmc", lambda *words, **how: keep(run(*words, **how)))
     monkeypatch.setattr(pyro_mbde, "resume_mcmc", lambda *words, **how: keep(resume(*words, **how)))
     return made
-
-
-def test_the_kernels_are_all_there() -> None:
-    assert set(diagnose.KERNELS) == set(KERNELS)
 
 
 def test_passed(model: Path, run: Run) -> None:
@@ -78,7 +73,7 @@ def test_interrupted(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     )
     words = ("--num-samples", 40, "--num-chains", 2, "--warmup-steps", 10)
     assert "20 draws" in run("diagnose", model, *words, code=130).stdout
-    monkeypatch.setattr(diagnose, "FIRST", 40)
+    monkeypatch.setattr(diagnose, "MIN_LENGTH", 40)
     assert "20 draws" in run("diagnose", model, *words[2:], "--force", code=130).stdout
 
 
@@ -112,7 +107,7 @@ def test_chains_that_never_mix(lengths: list[int], run: Run) -> None:
     ids=["copies", "cut off", "not finite"],
 )
 @pytest.mark.slow
-def test_what_no_length_mends_ends_it(
+def test_what_longer_chains_cannot_mend_ends_the_run(
     spoil: Callable[[torch.Tensor], torch.Tensor],
     reason: str,
     model: Path,

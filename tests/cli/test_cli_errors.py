@@ -60,7 +60,7 @@ def test_what_may_be_a_mistake_of_the_library() -> None:
     assert not is_unexpected(caught(check_count, "x", 0))
 
 
-def test_a_table_of_another_form_is_no_mistake_of_the_library(run: Run) -> None:
+def test_a_table_of_another_form_is_not_a_mistake_of_the_library(run: Run) -> None:
     Path("table.csv").write_text("age,visits\n1,unknown\n")
     assert "PYRO_MBDE_DEBUG" not in run(*FIT, code=1).stderr
 

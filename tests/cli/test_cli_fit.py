@@ -69,7 +69,9 @@ class TestFit:
         assert document["advice"] == advise(row=0.5, calibrated=False)
 
     def test_rounds_unless_told_otherwise(self) -> None:
-        assert Recipe.from_options("mbde", 1.0, None, None, None, None).rounds == 3
+        assert (
+            Recipe.from_options(method="mbde", epsilon=1.0, delta=None, skew=None, rounds=None, steps=None).rounds == 3
+        )
 
     def test_quiet(self, run: Run) -> None:
         assert run(*FIT, "--quiet").stderr == ""
@@ -119,10 +121,10 @@ class TestFit:
         assert result.stdout == ""
         assert not Path("model.pt").exists()
 
-    def test_no_schema(self, run: Run) -> None:
+    def test_a_missing_schema(self, run: Run) -> None:
         assert "Missing option '--schema'" in run("fit", "table.csv", "--epsilon", 1, "-o", "m.pt", code=2).stderr
 
-    def test_no_schema_is_said_before_the_library_is_imported(self) -> None:
+    def test_a_missing_schema_is_reported_before_the_library_is_imported(self) -> None:
         script = (
             "import sys\n"
             "from pyro_mbde.cli import main\n"

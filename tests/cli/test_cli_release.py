@@ -113,7 +113,7 @@ class TestRelease:
         assert "last row was tampered with" in run(*RELEASE, "-o", "more.csv", code=1).stderr
         assert not list(Path().glob("more.*"))
 
-    def test_no_model(self, run: Run) -> None:
+    def test_files_that_are_not_models(self, run: Run) -> None:
         Path("model.pt").write_bytes(b"nothing")
         assert "undamaged file" in run(*RELEASE, code=1).stderr
         run("release", "other.pt", 1, *RELEASE[3:], code=2)

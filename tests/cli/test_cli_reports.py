@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from schemas import TOML
 
 import pyro_mbde
 from pyro_mbde import AuditReport
+from pyro_mbde.cli.forward import PrintingCommand
 
 
 class TestReport:
@@ -78,7 +80,7 @@ class TestReport:
         assert not Path("table.report.html").exists()
 
     @pytest.mark.parametrize("content", ["[1]", "{"])
-    def test_no_card(self, content: str, run: Run) -> None:
+    def test_files_that_are_not_cards(self, content: str, run: Run) -> None:
         Path("x.json").write_text(content)
         assert "must be a card" in run("report", "x.json", code=1).stderr
 
@@ -91,7 +93,7 @@ class TestReport:
         ('{"format": "pyro_mbde.release_card", "version": 99}', "must be a card of version 1. Update pyro_mbde"),
     ],
 )
-def test_what_is_no_card(content: str, text: str, run: Run) -> None:
+def test_json_that_is_not_a_card(content: str, text: str, run: Run) -> None:
     Path("card.json").write_text(content)
     assert text in run("report", "card.json", code=1).stderr
 
@@ -152,6 +154,13 @@ class TestHandedOn:
         assert result.stdout == "mollifier here\nskew here\n"
         document = json.loads(run("reproduce", "--json", "mollifier", "--output", "here").stdout)
         assert document == {"arguments": ["mollifier", "--output", "here"], "output": ["mollifier here"]}
+
+    @pytest.mark.parametrize("words", [("--json", "told"), ("told", "--json")])
+    def test_commands_of_a_group(self, words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = importlib.import_module("pyro_mbde.experiments.bench").main
+        told = PrintingCommand("told", callback=lambda: click.echo("a line"))
+        monkeypatch.setitem(bench.commands, "told", told)
+        assert json.loads(run("bench", *words).stdout) == {"arguments": ["told"], "output": ["a line"]}
 
     @pytest.mark.parametrize(("words", "code"), [(("nothing",), 2), (("--bogus",), 2), (("metrics", "--redraw"), 1)])
     def test_errors(self, words: tuple[str, ...], code: int, run: Run) -> None:

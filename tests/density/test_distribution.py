@@ -29,7 +29,7 @@ from pyro_mbde import (
     run_mcmc,
 )
 from pyro_mbde.density.base import support_of
-from pyro_mbde.mcmc.plan import KERNELS
+from pyro_mbde.mcmc.kernels import KERNELS
 
 
 class TestShapes:

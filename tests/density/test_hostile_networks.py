@@ -22,7 +22,8 @@ from pyro_mbde.density.bounds import (
     paper_natural_params,
     spending_natural_params,
 )
-from pyro_mbde.density.statistics import LINKS, ClippedRatio, bound_logits, log_2_below
+from pyro_mbde.density.clipped_ratio import ClippedRatio
+from pyro_mbde.density.statistics import LINKS, bound_logits, log_2_below
 
 EPSILONS = [1e-300, 1e-6, 0.1, 1.0, 5.0, 100.0, math.inf]
 

@@ -193,7 +193,7 @@ def test_a_fingerprint_follows_every_bit() -> None:
     assert fingerprint() == fingerprint()
 
 
-def test_nobody_can_guess_a_fingerprint() -> None:
+def test_a_fingerprint_cannot_be_guessed() -> None:
     """Two densities that are equal bit for bit have fingerprints of their own, made from 128 random bits."""
     network = BoundedClassifiers(1, 2)
     first, second = (MollifiedExpFamily(normal(2), network, torch.tensor([0.1]), 0.01) for _ in range(2))

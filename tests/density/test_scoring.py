@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, make_density, normal
+from densities import normal
 from hostile import cancel_in_last_layer, cancelling
 from torch import Tensor, nn
 
-from pyro_mbde import BoundedClassifiers, DensityRatio, Ledger, MollifiedExpFamily, private_draws, recertify, release
-from pyro_mbde.calibration import placement as calibration
+from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, private_draws
 from pyro_mbde.calibration.placement import Calibrator
-from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee
-from pyro_mbde.density.scoring import CHUNK_ROWS, Arithmetic, depends_on_other_rows, score_rows
-from pyro_mbde.density.statistics import ClippedRatio
+from pyro_mbde.density.clipped_ratio import ClippedRatio
+from pyro_mbde.density.scoring import CHUNK_ROWS, depends_on_other_rows, score_rows
 from pyro_mbde.training.density_ratio import LogRatio
 
 LINE = normal(1)
-
-
-@pytest.fixture(scope="module")
-def calibrated() -> MollifiedExpFamily:
-    torch.manual_seed(0)
-    return DensityRatio(normal(2), seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1).mollify(1.0)
 
 
 @contextmanager
@@ -212,182 +202,6 @@ def test_all_draws_are_accepted_in_chunks_of_one_shape(
     assert seen == {((CHUNK_ROWS, 2), 1, False)}
 
 
-def test_a_conversion_drops_the_certificate_and_the_way_back_restores_it(calibrated: MollifiedExpFamily) -> None:
-    wide = calibrated.to(torch.float64)
-    assert wide.guarantee == a_priori_guarantee(calibrated.bounds)
-    assert wide.certificate == calibrated.certificate
-    assert "float64" in wide.certificate_lapse()
-    assert wide.to(torch.float32).guarantee == calibrated.guarantee
-    assert private_draws(wide, 2).dtype == torch.float64  # at its own guarantee
-
-
-def test_an_a_priori_guarantee_survives_conversions() -> None:
-    q = make_density(normal(2))
-    assert q.to(torch.float64).guarantee == q.guarantee
-    assert not q.to(torch.float64).certificate_lapse()
-
-
-def test_a_new_certificate(calibrated: MollifiedExpFamily) -> None:
-    wide = recertify(calibrated.to(torch.float64), progress=False)
-    assert wide.guarantee == calibrated.guarantee
-    assert wide.dtype == torch.float64
-    assert not wide.certificate_lapse()
-    assert wide.fingerprint != calibrated.to(torch.float64).fingerprint  # its delta counts for itself
-    with pytest.raises(ValueError, match="q must have a certificate"):
-        recertify(make_density(normal(2)))
-    with pytest.raises(TypeError, match="q must be a MollifiedExpFamily"):
-        recertify(normal(2))  # type: ignore[arg-type]
-
-
-def test_no_new_certificate_for_a_tilt_that_is_shrunk_by_too_little() -> None:
-    """Attack: what is shrunk as far as the bounds ask for needs no proof; what is shrunk by less does."""
-    score = torch.tensor([0.5 / math.log(2)], dtype=torch.float64)
-    for shrinkage in (0.9999, 0.51):
-        q = MollifiedExpFamily(
-            LINE,
-            BoundedClassifiers(1, 1),
-            score,
-            0.0,
-            bounds=Bounds(-0.5, 0.5),
-            shrinkage=shrinkage,
-            certificate=Certificate(1e-3, 1e-9),
-        )
-        with pytest.raises(ValueError, match="No proof was found"):
-            recertify(q, progress=False)
-    certain = MollifiedExpFamily(
-        LINE,
-        BoundedClassifiers(1, 1),
-        score,
-        0.0,
-        bounds=Bounds(-0.5, 0.5),
-        shrinkage=0.5,
-        certificate=Certificate(1e-3, 1e-9),
-    )
-    assert recertify(certain, progress=False).guarantee == certain.guarantee
-
-
-@pytest.mark.parametrize("certificate", [Certificate(0.0, 1e-9), Certificate(1e-3, 0.0)])
-def test_no_new_certificate_where_draws_can_prove_none(certificate: Certificate) -> None:
-    q = MollifiedExpFamily(
-        LINE, BoundedClassifiers(1, 1), torch.ones(1), 0.0, bounds=Bounds(-0.5, 0.5), certificate=certificate
-    )
-    with pytest.raises(ValueError, match="q must have a certificate that draws can prove"):
-        recertify(q)
-
-
-def test_no_new_certificate_for_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attack: what float32 cancels float64 keeps, so that the certificate does not carry over."""
-    monkeypatch.setattr(calibration, "_SECOND", 2**18)
-    for sign in (1.0, -1.0):
-        networks = cancelling(sign)
-        with torch.no_grad():  # what survives one way or the other in float32, together
-            networks.weights[1][0, 50:57] *= 3
-        q = LogRatio(LINE, networks, progress=False).mollify(0.5, skew=0.5)
-        wide = q.to(torch.float64)
-        wide._tilt.offset += 0.2
-        assert wide.certificate_lapse()
-        with pytest.raises(ValueError, match="No proof was found"):
-            recertify(wide, progress=False)
-
-
-class TestFiles:
-    def change(self, path: Path, **changes: object) -> None:
-        content = torch.load(path)
-        content["certified_on"].update(changes)
-        torch.save(content, path)
-
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [
-            ({"pytorch": "2.4.0"}, "pytorch .* in place of 2.4.0"),
-            ({"device": "cuda"}, "device cpu in place of cuda"),
-            ({"processor": "NEON"}, "processor .* in place of NEON"),
-            ({"results": "0" * 64}, "other results of the same arithmetic"),
-        ],
-    )
-    def test_what_was_certified_elsewhere_has_the_a_priori_guarantee(
-        self, calibrated: MollifiedExpFamily, tmp_path: Path, changes: dict[str, str], said: str
-    ) -> None:
-        path = tmp_path / "q.pt"
-        calibrated.save(path)
-        assert MollifiedExpFamily.load(path).guarantee == calibrated.guarantee
-        self.change(path, **changes)
-        with pytest.warns(UserWarning, match=f"does not hold here: {said}. One draw costs the a-priori epsilon"):
-            loaded = MollifiedExpFamily.load(path)
-        assert loaded.guarantee == a_priori_guarantee(calibrated.bounds)
-        assert loaded.fingerprint == calibrated.fingerprint
-
-    def test_values_of_other_networks_are_damage(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
-        """They differ for some tables alone, and so must not decide what a draw costs."""
-        path = tmp_path / "q.pt"
-        calibrated.save(path)
-        self.change(path, values="0" * 64)
-        with pytest.raises(ValueError, match="undamaged"):
-            MollifiedExpFamily.load(path)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"certificate": [0.0, 1e-9]},
-            {"certificate": [0.0016, 0.0]},
-            {"log_normalizer": [0.2, 0.0]},
-            {"shrinkage": 0.9999},
-            {"offset": 5.0},
-        ],
-    )
-    def test_claims_that_were_edited_are_not_believed(
-        self, calibrated: MollifiedExpFamily, tmp_path: Path, changes: dict[str, object]
-    ) -> None:
-        path = tmp_path / "q.pt"
-        calibrated.save(path)
-        torch.save(torch.load(path) | changes, path)
-        with pytest.raises(ValueError, match="undamaged"):
-            MollifiedExpFamily.load(path)
-
-    def test_files_of_earlier_versions(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
-        """They do not say what they were certified on; a-priori ones need not."""
-        for q in (calibrated, make_density(normal(2))):
-            path = tmp_path / "q.pt"
-            q.save(path)
-            content = torch.load(path)
-            del content["certified_on"]
-            torch.save(content | {"version": 3}, path)
-            with pytest.warns(UserWarning, match="not noted") if q.certificate else nullcontext():
-                loaded = MollifiedExpFamily.load(path)
-            assert loaded.guarantee == a_priori_guarantee(q.bounds)
-            assert loaded.fingerprint == q.fingerprint
-
-    def test_a_record_of_another_form_is_damage(self, calibrated: MollifiedExpFamily, tmp_path: Path) -> None:
-        path = tmp_path / "q.pt"
-        calibrated.save(path)
-        self.change(path, more="words")
-        with pytest.raises(ValueError, match="undamaged"):
-            MollifiedExpFamily.load(path)
-
-
-class TestChangedInPlace:
-    """Attack: the networks of a certified density are changed behind its back."""
-
-    @pytest.fixture
-    def changed(self, calibrated: MollifiedExpFamily) -> MollifiedExpFamily:
-        q: MollifiedExpFamily = pickle.loads(pickle.dumps(calibrated))
-        q.statistics.networks.weights[-1].mul_(1.01)  # type: ignore[union-attr, operator, index]
-        return q
-
-    def test_draws_are_refused(self, changed: MollifiedExpFamily) -> None:
-        with pytest.raises(ValueError, match="q must be the function that its certificate was proved for"):
-            private_draws(changed, 1)
-
-    def test_releases_are_refused_before_anything_is_charged(self, changed: MollifiedExpFamily, ledger: Ledger) -> None:
-        with pytest.raises(ValueError, match="q must be the function that its certificate was proved for"):
-            release(changed, 1, ledger, "clinic")
-        assert not ledger.charges("clinic")
-
-    def test_an_unchanged_copy_is_not(self, calibrated: MollifiedExpFamily) -> None:
-        copied = pickle.loads(pickle.dumps(calibrated))
-        assert private_draws(copied, 1).shape == (1, 2)
-
-
 class OverTheBatch(nn.Module):
     """Statistics that look at other rows."""
 
@@ -431,23 +245,6 @@ def test_statistics_of_single_rows_are_not() -> None:
     normalised = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1))
     MollifiedExpFamily(normal(2), normalised, torch.tensor([0.5]), 0.0)
     assert not depends_on_other_rows(lambda rows: rows.sum(-1), torch.randn(8, 2))
-
-
-@pytest.mark.parametrize("name", ["normal-2d", "categorical", "gamma", "bernoulli-3d"])
-def test_arithmetic_is_the_same_for_the_same_density(name: str) -> None:
-    q = make_density(BASES[name]())
-    first, second = q._arithmetic(), copy.deepcopy(q)._arithmetic()
-    assert first == second
-    assert not first.difference(second)
-    assert make_density(BASES[name]())._arithmetic().values != first.values
-
-
-def test_difference_names_all_that_differs() -> None:
-    here = Arithmetic("float32", "cpu", "AVX2", "2.13.0", "a", "x")
-    other = here._replace(dtype="float64", pytorch="2.9.0", results="b")
-    assert here.difference(other) == "dtype float32 in place of float64, pytorch 2.13.0 in place of 2.9.0"
-    assert here.difference(here._replace(results="b")) == "other results of the same arithmetic"
-    assert not here.difference(here._replace(values="y"))  # private: it must not decide what a draw costs
 
 
 def test_threads_take_turns_and_put_settings_back() -> None:

@@ -11,15 +11,9 @@ from torch import nn
 
 from pyro_mbde import BoundedClassifiers
 from pyro_mbde.density.base import LocationScale
-from pyro_mbde.density.statistics import (
-    ACTIVATIONS,
-    LINKS,
-    ClippedRatio,
-    bound_logits,
-    describe_statistics,
-    mean_logit,
-    rebuild_statistics,
-)
+from pyro_mbde.density.clipped_ratio import ClippedRatio, mean_logit
+from pyro_mbde.density.kinds_of_statistics import describe_statistics, rebuild_statistics
+from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, bound_logits
 
 
 @pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 4, 2), (0, 2)])

@@ -172,7 +172,7 @@ def test_one_distribution_for_a_site_among_several() -> None:
     assert mixing_report(of_sites(chains, "only"), reference=CORRELATED).passed
 
 
-def test_a_ring_that_is_none() -> None:
+def test_a_disc_in_place_of_a_ring() -> None:
     exact = {"x": make_ring(20_000)}
     assert mixing_report(by_hand(make_ring(4000).reshape(*SHAPE, 2)), reference=exact).passed
     (failure, *_) = mixing_report(missing_ring(), reference=exact).failures
@@ -352,7 +352,7 @@ def test_a_density_without_exact_draws() -> None:
         mixing_report(by_hand(torch.randn(SHAPE)), reference=density)
 
 
-def test_what_a_model_fixes_is_no_frozen_chain() -> None:
+def test_entries_that_a_model_fixes_are_not_frozen_chains() -> None:
     """A Cholesky factor's zeros and its corner are the same in every draw."""
     draws = dist.LKJCholesky(3, 1.5).sample((4, 1000))
     report = mixing_report(Chains({"factor": draws}, {}, (1, 2, 3, 4), 0, "nuts"))
@@ -391,7 +391,7 @@ def test_chains_that_share_draws(kind: str) -> None:
     assert any("share draws of x, so they are not independent" in reason for reason in report.failures)
 
 
-def test_hand_made_chains_that_are_none() -> None:
+def test_hand_made_chains_that_are_invalid() -> None:
     with pytest.raises(TypeError, match="must be real numbers"):
         mixing_report(Chains({"x": torch.zeros(4, 9, dtype=torch.complex64)}, {}, (1,), 0, "nuts"))
     with pytest.raises(ValueError, match="must be of as many chains and draws"):

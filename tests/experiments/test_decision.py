@@ -14,6 +14,7 @@ from fake_rows import fake_row, fake_table
 from pyro_mbde.experiments import sweeps
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.runner import Job
+from pyro_mbde.experiments.systems import BASELINES
 from pyro_mbde.privacy.accounting import compose, epsilon_per_draw
 from pyro_mbde.privacy.guarantee import Guarantee
 
@@ -92,7 +93,12 @@ class TestDecision:
         assert len(figure.axes) == len(totals)
         for axis, total in zip(figure.axes, totals, strict=True):
             lines = {str(line.get_label()): np.asarray(line.get_ydata(), float) for line in axis.get_lines()}
-            for system, label in {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP by DP-SGD", "mst": "MST"}.items():
+            for system, label in {
+                "dpb": "DPB",
+                "dpgan": "DPGAN",
+                "flow": "Spline flow by DP-SGD",
+                "mst": "MST",
+            }.items():
                 rows = table[(table["system"] == system) & (table["epsilon"] == total)]
                 medians = rows.groupby("group_size")["nll"].median()
                 sizes = [size for size in sweeps.GROUP_SIZES if size in medians]
@@ -108,9 +114,9 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
     """The row of each total budget, from the CSV beside the picture."""
     docs = Path(__file__).parents[2] / "docs"
     table, text = pd.read_csv(docs / "images" / f"{name}.csv"), (docs / "experiments.md").read_text()
-    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "RealNVP", "mst": "MST"}
+    titles = {"dpb": "DPB", "dpgan": "DPGAN", "flow": "Flow", "mst": "MST"}
     for total in sweeps.TOTALS:
-        baselines = table[table["system"].isin(sweeps.BASELINES) & (table["epsilon"] == total)]
+        baselines = table[table["system"].isin(BASELINES) & (table["epsilon"] == total)]
         medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack()
         ours = [
             table[(table["system"] == "projection") & (table["epsilon"] == sweeps.draw_epsilon(total, k))][

@@ -73,7 +73,7 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
             "mixture-1d    0.5       1",
         ),
         (["certificate", "--trials", "2"], "of 2 at delta = 0.05"),
-        (["attack"], "million equal rows"),
+        (["attack"], "tail against rest"),
         (["chains", "--quick", "--repeats", "1"], "lockstep, 1,024 chains"),
     ],
 )

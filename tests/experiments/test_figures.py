@@ -22,9 +22,8 @@ from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.measure import GRID_EDGES, decode_grid, encode_grid, grid_points, measure
 from pyro_mbde.experiments.problems import RANDOM, find_problem, random_1d, random_2d, ring
 from pyro_mbde.experiments.runner import Job
-from pyro_mbde.experiments.style import LOOKS
 from pyro_mbde.experiments.sweeps import SWEEPS
-from pyro_mbde.experiments.systems import SYSTEMS, Setting, Table, fit
+from pyro_mbde.experiments.systems import LOOKS, SYSTEMS, Setting, Table, fit
 from pyro_mbde.metrics import negative_log_likelihood, quadrature_grid
 from pyro_mbde.theory import gain_limit
 

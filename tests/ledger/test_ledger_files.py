@@ -201,7 +201,7 @@ def test_locked_for_too_long(store: Store) -> None:
         assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 11
 
 
-def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_not_a_ledger_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Not a database, but long enough to be taken for one at first sight. " * 20)
     other = tmp_path / "other.db"
@@ -216,7 +216,7 @@ def test_what_is_no_ledger_is_left_alone(tmp_path: Path) -> None:
         assert place.read_bytes() == before
     with pytest.raises(LedgerError, match="cannot be opened.*Check that its folder exists"):
         Ledger(tmp_path / "nowhere" / "budget.db")
-    with pytest.raises(LedgerError, match="it is a folder, no regular file"):
+    with pytest.raises(LedgerError, match="it is a folder, not a regular file"):
         Ledger(tmp_path)
     assert sorted(found.name for found in tmp_path.iterdir()) == ["notes.txt", "other.db"]
 
@@ -418,7 +418,7 @@ def test_a_file_that_was_taken_away_takes_no_charge(file: Store, replaced: bool)
 
 
 @pytest.mark.parametrize(("kind", "said"), [("folder", "a folder"), ("pipe", "a pipe"), ("device", "a device")])
-def test_what_is_no_file(kind: str, said: str, tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file(kind: str, said: str, tmp_path: Path) -> None:
     """A pipe would otherwise be waited at for good."""
     path = tmp_path / kind
     if kind == "folder":
@@ -427,5 +427,5 @@ def test_what_is_no_file(kind: str, said: str, tmp_path: Path) -> None:
         os.mkfifo(path)
     else:
         path = Path("/dev/null")
-    with pytest.raises(LedgerError, match=f"it is .*{said}.* no regular file. Name a file"):
+    with pytest.raises(LedgerError, match=f"it is .*{said}.* not a regular file. Name a file"):
         Ledger(path)

@@ -142,7 +142,7 @@ def test_threads(ledger: Ledger) -> None:
     assert ledger.verify().ok
 
 
-def test_a_fork_has_connections_of_its_own(ledger: Ledger) -> None:
+def test_a_fork_has_its_own_connections(ledger: Ledger) -> None:
     ledger.open_account("a", 10.0)
     ledger.charge("a", UNIT, 1, fingerprint=ONE)
     with warnings.catch_warnings():

@@ -392,3 +392,11 @@ def test_the_entries_that_were_edited_come_before_the_triggers(file: Store) -> N
         problems = ledger.verify().problems
     assert problems[0].startswith("entry ") and "charge" in problems[0]
     assert all("trigger" in problem for problem in problems[-len(triggers("sqlite")) :])
+
+
+@pytest.mark.parametrize("head", ["3f0c", "", "g" * 64, "0" * 63, "0" * 65])
+def test_a_head_that_is_not_a_whole_hash_is_refused(file: Store, head: str) -> None:
+    with Ledger(file.url) as ledger:
+        with pytest.raises(ValueError, match="expected_head must be 64 hexadecimal digits, .*Pass the whole head"):
+            ledger.verify(head)
+        assert ledger.verify(f" {ledger.head().upper()}\n").ok

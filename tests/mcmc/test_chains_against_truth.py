@@ -12,7 +12,7 @@ from truths import LEVELS, PROBLEMS, Problem
 
 from pyro_mbde import Chains, run_mcmc
 from pyro_mbde.diagnostics.parameters import scalar_parameters
-from pyro_mbde.mcmc.plan import KERNELS
+from pyro_mbde.mcmc.kernels import KERNELS
 
 #: Draws of each of four chains: enough for an effective sample size of 400 and more.
 NUM_SAMPLES = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
+from types import ModuleType
 
 import arviz
 import pyro
@@ -13,8 +15,8 @@ import torch
 from densities import BASES, make_density, normal
 
 from pyro_mbde import Chains, MollifiedExpFamily, resume_mcmc, run_mcmc
-from pyro_mbde.mcmc.plan import KERNELS
-from pyro_mbde.mcmc.run import TOGETHER
+from pyro_mbde.mcmc.kernels import KERNELS, Kernel
+from pyro_mbde.mcmc.random_walk import LockstepRandomWalk
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_seeds_and_starts(skewed: MollifiedExpFamily, kernel: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first.draws["x"], run(7).draws["x"])
     assert first.seeds == run(7).seeds
-    assert len(set(first.seeds)) == (1 if kernel in TOGETHER else 3)
+    assert len(set(first.seeds)) == (1 if KERNELS[kernel].lockstep else 3)
     assert not torch.equal(first.draws["x"], run(8).draws["x"])
     # without a seed every run differs, and Pyro's seed governs it
     pyro.set_rng_seed(5)
@@ -153,7 +155,7 @@ class Interrupting(torch.nn.Module):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_an_interrupt_in_warmup_leaves_no_trace(kernel: str) -> None:
+def test_an_interrupt_in_warmup_changes_nothing(kernel: str) -> None:
     density = MollifiedExpFamily(normal(2), Interrupting(100), torch.tensor([0.1]), 0.0)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
@@ -250,7 +252,7 @@ def test_independence_chains_start_where_they_are_told() -> None:
     ],
 )
 @pytest.mark.parametrize("kernel", ["nuts", "independence"])
-def test_starts_that_are_none(kernel: str, values: dict[str, torch.Tensor], match: str) -> None:
+def test_starts_that_are_refused(kernel: str, values: dict[str, torch.Tensor], match: str) -> None:
     box = dist.Uniform(torch.tensor([0.0, 10.0]), torch.tensor([1.0, 30.0])).to_event(1)
     with pytest.raises(ValueError, match=match):
         run_mcmc(make_density(box), kernel, 5, 5, 2, progress=False, initial_values=values)
@@ -385,7 +387,7 @@ def test_chains_are_resumed_on_their_own_target_alone(skewed: MollifiedExpFamily
     assert resume_mcmc(chains, 5, model=skewed, progress=False).num_samples == 10
 
 
-def test_values_of_another_type_are_no_starts() -> None:
+def test_starts_of_another_type_are_refused() -> None:
     density = make_density(dist.Categorical(torch.ones(3)))
     with pytest.raises(ValueError, match="initial_values.'x'. must be of the density's type"):
         run_mcmc(density, "independence", 5, 5, 2, progress=False, initial_values={"x": torch.tensor([0.0, 1.5])})
@@ -396,3 +398,17 @@ def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert "60/60" in capsys.readouterr().err
     run_mcmc(normal(1), "random_walk", 20, 10, num_chains=2, seed=0, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_a_kernel_is_added_by_a_line(monkeypatch: pytest.MonkeyPatch, skewed: MollifiedExpFamily) -> None:
+    class Jump(LockstepRandomWalk):
+        """A random walk by another name."""
+
+    file = ModuleType("pyro_mbde.mcmc.jump")
+    file.Jump = Jump  # type: ignore[attr-defined]  # as a file of the folder would have it
+    monkeypatch.setitem(sys.modules, file.__name__, file)
+    monkeypatch.setattr("pyro_mbde.mcmc.jump", file, raising=False)
+    monkeypatch.setitem(KERNELS, "jump", Kernel("jump:Jump", lockstep=True))
+    chains = run_mcmc(skewed, "jump", 5, 5, 3, seed=0, progress=False)
+    assert (chains.kernel, chains.num_chains) == ("jump", 3)
+    assert resume_mcmc(chains, 2, progress=False).num_samples == 7

@@ -12,8 +12,8 @@ import torch
 from densities import BASES, CONTINUOUS, make_density, normal
 
 from pyro_mbde import mixing_report, run_mcmc
-from pyro_mbde.mcmc.model_target import model_target
-from pyro_mbde.mcmc.target import Target, density_target
+from pyro_mbde.mcmc.model_target import ModelTarget
+from pyro_mbde.mcmc.target import DensityTarget, Target
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def count(pairs: dict[str, torch.Tensor]) -> int:
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_a_density_and_the_way_back(name: str) -> None:
     density = make_density(BASES[name](), link="tanh")
-    target = density_target(density)
+    target = DensityTarget(density)
     starts = target.starts(200)
     values = target.constrain(starts)
     assert bool(density.support.check(values["x"]).all())
@@ -48,7 +48,7 @@ def test_a_density_and_the_way_back(name: str) -> None:
 def test_the_potential_is_the_density_with_the_change_of_variables(name: str) -> None:
     """Integrals over unconstrained coordinates agree with exact draws: importance sampling from a wide normal."""
     density = make_density(BASES[name](), link="tanh")
-    target = density_target(density)
+    target = DensityTarget(density)
     shape = target.starts(1)["x"].shape[1:]
     proposal = dist.StudentT(4.0, torch.zeros(shape), 1.5).to_event(len(shape))
     points = proposal.sample((200_000,))
@@ -71,7 +71,7 @@ def simple(scale: float = 1.0) -> None:
 
 
 def test_a_model_for_one_chain_and_for_many() -> None:
-    target = model_target(simple, (), {"scale": 2.0})
+    target = ModelTarget(simple, (), {"scale": 2.0})
     starts = target.starts(7)
     assert {name: tuple(value.shape) for name, value in starts.items()} == {
         "centre": (7,),
@@ -94,7 +94,7 @@ def test_a_model_for_one_chain_and_for_many() -> None:
 
 
 def test_the_prior_gives_unit_scale_whatever_the_seed() -> None:
-    first, second = model_target(simple, (), {}), model_target(simple, (), {})
+    first, second = ModelTarget(simple, (), {}), ModelTarget(simple, (), {})
     assert torch.equal(first.spread["centre"].loc, second.spread["centre"].loc)
     draws = torch.stack([first.draw()["centre"] for _ in range(300)])
     assert 0.6 < float(draws.std()) < 1.7
@@ -107,7 +107,7 @@ def test_discrete_neighbours_are_summed_out() -> None:
             kind = pyro.sample("kind", dist.Bernoulli(weight), infer={"enumerate": "parallel"})
             pyro.sample("row", dist.Normal(3 * kind, 1.0), obs=torch.tensor([0.5, 2.5]))
 
-    target = model_target(model, (), {})
+    target = ModelTarget(model, (), {})
     assert set(target.transforms) == {"weight"}
     weights = torch.tensor([0.2, 0.5, 0.9])
     energy = [float(target.potential_fn(target.unconstrain({"weight": weight}))) for weight in weights]
@@ -129,7 +129,7 @@ def test_an_improper_prior_starts_somewhere() -> None:
         x = pyro.sample("x", dist.ImproperUniform(dist.constraints.real, (), ()))
         pyro.sample("y", dist.Normal(x, 1.0), obs=torch.tensor(0.3))
 
-    starts = model_target(model, (), {}).starts(5)["x"]
+    starts = ModelTarget(model, (), {}).starts(5)["x"]
     assert bool(torch.isfinite(starts).all())
     assert len(starts.unique()) == 5
 
@@ -144,8 +144,8 @@ def hole(low: float) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_nan_near_by_is_blamed_on_its_site(many: bool) -> None:
-    target = model_target(hole(2.0), (), {})
+def test_nan_near_the_prior_is_an_error_that_names_the_site(many: bool) -> None:
+    target = ModelTarget(hole(2.0), (), {})
     values = {"depth": torch.tensor([0.0, 2.5, 3.0]), "width": torch.tensor([1.0, 1.5, 1.0])}
     params = target.unconstrain(values)
     with pytest.raises(ValueError, match=r"site 'hole' must be a number, got .*=nan. The values of depth, width are"):
@@ -165,8 +165,8 @@ def test_nan_near_by_is_blamed_on_its_site(many: bool) -> None:
         {"depth": 2.5, "width": -200.0},  # a width of 0, on the edge of its support
     ],
 )
-def test_nan_far_out_is_no_place_to_go(far: dict[str, float]) -> None:
-    target = model_target(hole(2.0), (), {})
+def test_nan_far_out_is_an_infinite_energy(far: dict[str, float]) -> None:
+    target = ModelTarget(hole(2.0), (), {})
     params = {name: torch.tensor([0.0, value]) for name, value in far.items()}
     energy = target.batched_potential_fn(params)
     assert math.isfinite(energy[0])
@@ -178,7 +178,7 @@ def test_a_density_that_is_nan() -> None:
         def log_prob(self, value: torch.Tensor) -> torch.Tensor:
             return torch.where(value > 1, torch.nan, super().log_prob(value))
 
-    target = density_target(Hollow(0.0, 1.0))
+    target = DensityTarget(Hollow(0.0, 1.0))
     with pytest.raises(ValueError, match="log-density of site 'x' must be a number.*The values of x are"):
         target.potential_fn(target.unconstrain({"x": torch.tensor(1.5)}))
 
@@ -189,7 +189,7 @@ def nowhere() -> None:
 
 
 def test_no_start() -> None:
-    target = model_target(nowhere, (), {})
+    target = ModelTarget(nowhere, (), {})
     with pytest.raises(ValueError, match="model must have a finite density at one of 100 prior draws"):
         target.starts(2)
 
@@ -207,7 +207,7 @@ def test_no_start() -> None:
 )
 def test_models_without_a_target(model: Callable[[], object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        model_target(model, (), {})
+        ModelTarget(model, (), {})
 
 
 def test_a_model_that_cannot_be_vectorised() -> None:
@@ -216,7 +216,7 @@ def test_a_model_that_cannot_be_vectorised() -> None:
         if x > 0:
             pyro.factor("shift", -x)
 
-    target = model_target(branching, (), {})
+    target = ModelTarget(branching, (), {})
     starts = target.starts(4)
     assert count(starts) == 4
     assert bool(target.finite(starts).all())
@@ -232,7 +232,7 @@ def test_the_density_as_a_prior_is_vectorised() -> None:
         centre = pyro.sample("centre", q)
         pyro.sample("y", dist.Normal(centre, 1.0).to_event(1), obs=torch.ones(2))
 
-    target: Target = model_target(model, (), {})
+    target: Target = ModelTarget(model, (), {})
     starts = target.starts(6)
     energies = target.batched_potential_fn(starts)
     single = [target.potential_fn({"centre": value}) for value in starts["centre"]]
@@ -250,7 +250,7 @@ def with_a_latent_in_a_branch() -> None:
         pyro.sample("y", dist.Normal(x, 1.0))
 
 
-def with_a_shape_of_its_own() -> None:
+def with_a_varying_shape() -> None:
     size = pyro.sample("x", dist.Normal(0.0, 1.0))
     with pyro.plate("rows", 2 if size > 0 else 3):
         pyro.sample("y", dist.Normal(0.0, 1.0))
@@ -266,14 +266,14 @@ def with_a_subsample() -> None:
     [
         (with_dynamic_support, "site 'below' must have a support that does not depend on other sites"),
         (with_a_latent_in_a_branch, "model must have the same latent sites in every run, got model='sometimes y'"),
-        (with_a_shape_of_its_own, "site 'y' must have the same shape in every run"),
+        (with_a_varying_shape, "site 'y' must have the same shape in every run"),
         (with_a_subsample, "model must have no subsampled plates for a Markov chain"),
         (lambda: pyro.sample("angle", dist.VonMises(3.0, 1.0)), "site 'angle' must not be an angle for a Markov chain"),
     ],
 )
 def test_models_whose_chains_would_be_wrong(model: Callable[[], object], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        model_target(model, (), {})
+        ModelTarget(model, (), {})
 
 
 def test_a_rare_branch_is_found_under_way() -> None:
@@ -282,25 +282,25 @@ def test_a_rare_branch_is_found_under_way() -> None:
         if x > 5:
             pyro.sample("y", dist.Normal(0.0, 1.0))
 
-    target = model_target(model, (), {})
+    target = ModelTarget(model, (), {})
     with pytest.raises(ValueError, match="model must have the same latent sites in every run"):
         target.potential_fn(target.unconstrain({"x": torch.tensor(6.0)}))
 
 
-def test_branches_of_what_is_observed_are_no_matter() -> None:
+def test_branches_between_observed_sites_are_allowed() -> None:
     def model() -> None:
         x = pyro.sample("x", dist.Normal(0.0, 1.0))
         pyro.factor("kind", -x if x > 0 else x)
         low = torch.zeros(())
         pyro.sample("u", dist.Uniform(low, low + 2))
 
-    assert model_target(model, (), {}).starts(3)["u"].shape == (3,)
+    assert ModelTarget(model, (), {}).starts(3)["u"].shape == (3,)
 
 
 def test_a_density_of_angles() -> None:
     for density in (dist.VonMises(3.0, 1.0), make_density(dist.VonMises(torch.tensor(0.0), torch.tensor(1.0)))):
         with pytest.raises(ValueError, match="density must not be an angle"):
-            density_target(density)
+            DensityTarget(density)
 
 
 @pytest.mark.parametrize("kind", ["obs_mask", "mask", "off"])
@@ -318,7 +318,7 @@ def test_what_is_masked_out_is_a_standard_normal(kind: str) -> None:
                 pyro.sample("y_unobserved", dist.Normal(3.0, 2.0).mask(False))
 
     idle = seen if kind != "off" else torch.ones(4, dtype=torch.bool)
-    target = model_target(model, (), {})
+    target = ModelTarget(model, (), {})
     start = {"y_unobserved": torch.zeros(4)}
     moved = {"y_unobserved": 2.0 * torch.eye(4)}
     rise = torch.stack(

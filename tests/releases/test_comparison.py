@@ -129,7 +129,7 @@ class TestDistances:
         assert torch.equal(torch.get_rng_state(), state)
 
     @pytest.mark.parametrize("num_rows", [0, 1])
-    def test_tables_of_hardly_a_row(self, num_rows: int) -> None:
+    def test_tables_of_few_rows(self, num_rows: int) -> None:
         compared = compare(step_density(1.0), torch.zeros(num_rows, 2))
         assert (compared.columns[0].distances.table_to_base is None) == (num_rows == 0)
 

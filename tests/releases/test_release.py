@@ -1,10 +1,7 @@
-"""Releases: paid for before drawn, written whole or not at all, nothing handed out that is not covered."""
+"""Releases: paid for before drawn, drawn as asked, nothing handed out that is not covered."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,27 +18,18 @@ from scipy import stats
 from torch import Tensor, nn
 
 from pyro_mbde import (
-    BoundedClassifiers,
     BudgetExceededError,
-    Column,
     DensityRatio,
     Ledger,
     MollifiedExpFamily,
-    Schema,
-    UnwrittenReleaseError,
     WeakLearner,
     exact_posterior,
     fresh_chains,
-    private_report,
     release,
     run_mcmc,
 )
 from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.releases import release as releasing
-from pyro_mbde.releases import writing as files
-from pyro_mbde.releases.columns import released_columns
-from pyro_mbde.releases.writing import write_together
-from pyro_mbde.tables.files import TableModel
 
 
 @pytest.fixture
@@ -187,90 +175,6 @@ class TestRefused:
         assert list(tmp_path.iterdir()) == []
 
 
-class TestFiles:
-    def test_csv(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
-        released = release(plane, 5, ledger, "clinic", path=tmp_path / "rows.csv", columns=["a", "b"])
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["rows.card.html", "rows.card.json", "rows.csv"]
-        read = pd.read_csv(tmp_path / "rows.csv", dtype=np.float32)
-        pd.testing.assert_frame_equal(read, released.rows)
-
-    def test_parquet(self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path) -> None:
-        pytest.importorskip("pyarrow")
-        released = release(plane, 5, ledger, "clinic", path=str(tmp_path / "rows.parquet"))
-        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "rows.parquet"), released.rows)
-
-    def test_without_pyarrow(
-        self, plane: MollifiedExpFamily, watched: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(files, "find_spec", lambda name: None)
-        with pytest.raises(ImportError, match=re.escape("pip install 'pyro_mbde[parquet]'")):
-            release(plane, 5, watched, "clinic", path=tmp_path / "rows.parquet")
-        assert watched.mock_calls == []
-
-    @pytest.mark.parametrize("name", ["rows.csv", "rows.card.json", "rows.card.html"])
-    def test_nothing_is_overwritten(self, plane: MollifiedExpFamily, watched: Mock, tmp_path: Path, name: str) -> None:
-        (tmp_path / name).write_text("mine")
-        with pytest.raises(FileExistsError, match="A release is never overwritten"):
-            release(plane, 1, watched, "clinic", path=tmp_path / "rows.csv")
-        assert watched.mock_calls == []
-        assert (tmp_path / name).read_text() == "mine"
-
-    def test_a_file_that_appears_meanwhile(
-        self, plane: MollifiedExpFamily, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Rows that are paid for are not lost, and no card is left without them."""
-
-        def draw(q: MollifiedExpFamily, plan: object, num_draws: int, **options: object) -> Tensor:
-            (tmp_path / "rows.csv").write_text("another's")
-            return torch.zeros(num_draws, 2)
-
-        monkeypatch.setattr(releasing, "draw_rows", draw)
-        with pytest.raises(UnwrittenReleaseError, match="paid for and drawn, but were not written") as caught:
-            release(plane, 2, ledger, "clinic", path=tmp_path / "rows.csv")
-        assert caught.value.release.rows.shape == (2, 2)
-        assert ledger.charges("clinic") == [caught.value.release.charge]
-        assert [entry.name for entry in tmp_path.iterdir()] == ["rows.csv"]
-        assert (tmp_path / "rows.csv").read_text() == "another's"
-
-    @pytest.mark.parametrize("fails_at", range(3))
-    @pytest.mark.parametrize("call", ["fsync", "link"])
-    def test_all_or_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int, call: str) -> None:
-        real, count = getattr(os, call), iter(range(100))
-
-        def fail(*arguments: object) -> None:
-            if next(count) == fails_at:
-                raise KeyboardInterrupt
-            real(*arguments)
-
-        monkeypatch.setattr(files.os, call, fail)
-        with pytest.raises(KeyboardInterrupt):
-            write_together([(tmp_path / name, b"x") for name in "abc"])
-        assert list(tmp_path.iterdir()) == []
-
-    def test_file_systems_without_links(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*arguments: object) -> None:
-            raise PermissionError("no links here")
-
-        monkeypatch.setattr(files.os, "link", refuse)
-        write_together([(tmp_path / name, name.encode()) for name in "ab"])
-        assert [(tmp_path / name).read_text() for name in "ab"] == ["a", "b"]
-        with pytest.raises(FileExistsError):
-            write_together([(tmp_path / name, b"x") for name in "cab"])
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "b"]
-        assert (tmp_path / "a").read_text() == "a"
-
-    def test_a_folder_that_cannot_be_written_to(
-        self, plane: MollifiedExpFamily, watched: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*arguments: object) -> int:
-            raise PermissionError("read-only")
-
-        monkeypatch.setattr(files.os, "open", refuse)
-        with pytest.raises(PermissionError):
-            release(plane, 1, watched, "clinic", path=tmp_path / "rows.csv")
-        assert watched.mock_calls == []
-
-
 class TestWaysOfDrawing:
     def test_default_is_constant_time(self, plane: MollifiedExpFamily, ledger: Ledger) -> None:
         draws = release(plane, 3, ledger, "clinic").card["draws"]
@@ -319,32 +223,6 @@ class TestWaysOfDrawing:
             assert stats.ks_2samp(rows.iloc[:, index], exact[:, index].numpy()).pvalue > 1e-6
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("uniform-scalar", [(-1.0, 3.0, False)]),
-        ("uniform-box", [(0.0, 1.0, False), (10.0, 30.0, False)]),
-        ("normal-2d", [(None, None, False)] * 2),
-        ("mixture-2d", [(None, None, False)] * 2),
-        ("gamma", [(0.0, None, False)]),
-        ("logit-normal", [(0.0, 1.0, False)]),
-        ("dirichlet", [(0.0, 1.0, False)] * 3),
-        ("poisson", [(0.0, None, True)]),
-        ("categorical", [(0.0, 3.0, True)]),
-        ("bernoulli-3d", [(0.0, 1.0, True)] * 3),
-        ("one-hot", [(0.0, 1.0, True)] * 3),
-    ],
-)
-def test_public_ranges(name: str, expected: list[object]) -> None:
-    columns = released_columns(make_density(BASES[name]()), None)
-    assert [tuple(column)[1:4] for column in columns] == expected
-
-
-def test_names_of_columns() -> None:
-    assert [column.name for column in released_columns(make_density(normal(2)), None)] == ["x0", "x1"]
-    assert [column.name for column in released_columns(make_density(dist.Normal(0.0, 1.0)), None)] == ["x"]
-
-
 def test_a_card_that_cannot_be_made_costs_nothing(
     plane: MollifiedExpFamily, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,104 +262,7 @@ def test_the_date_is_that_of_the_charge(ledger: Ledger, monkeypatch: pytest.Monk
     assert (released.charge.when, released.card["date"]) == (when, "2026-01-31")
 
 
-class TestSchema:
-    SCHEMA = Schema((Column("age", 0, 110, kind="integer"), Column("weight", 1, 300, decimals=1)))
-
-    def test_rows_in_the_tables_own_units(self, make_ledger: Callable[..., Ledger]) -> None:
-        q, ledger = make_density(self.SCHEMA.base()), make_ledger(epsilon=1e3)
-        released = release(q, 8, ledger, "clinic", columns=self.SCHEMA, progress=False)
-        assert list(released.rows) == ["age", "weight"]
-        assert released.rows["age"].dtype.kind == "i"
-        assert released.rows["age"].between(0, 110).all()
-        assert (released.rows["weight"].mul(10).round() == released.rows["weight"] * 10).all()
-        ranges = [tuple(column.values()) for column in released.card["columns"]]
-        assert ranges == [("age", 0.0, 110.0, True, "linear", None), ("weight", 1.0, 300.0, False, "linear", 1)]
-
-    @pytest.mark.parametrize("way", ["model file", "own file", "converted", "pickled", "copied twice", "mollified"])
-    def test_a_density_knows_its_table(self, way: str, make_ledger: Callable[..., Ledger], tmp_path: Path) -> None:
-        """Attack: whatever way it came, no rows leave in the units that columns are modelled in."""
-        schema = Schema((Column("smoker", 0, 1, "integer"), Column("visits", 0, 99, "integer", "log1p")))
-        q, path = make_density(schema.base()), tmp_path / "q.pt"
-        box: Any = q.support
-        plain = dist.Uniform(box.base_constraint.lower_bound, box.base_constraint.upper_bound)
-        if way == "model file":
-            TableModel(make_density(plain.to_event(1)), schema).save(path)
-            q = MollifiedExpFamily.load(path)
-        elif way in ("own file", "copied twice"):
-            q.save(path)
-            for _ in range(2 if way == "copied twice" else 1):
-                q = MollifiedExpFamily.load(path)
-                q.save(path)
-            assert TableModel.load(path).schema == schema
-        elif way == "converted":
-            q = q.to(torch.float64).to(torch.float32)
-        elif way == "pickled":
-            q = pickle.loads(pickle.dumps(q))
-        else:
-            q = DensityRatio(schema.base(), ensemble_size=1, progress=False).fit(schema.base().sample((50,))).mollify(1)
-        released = release(q, 20, make_ledger(epsilon=1e3, delta=1e-6), "clinic", progress=False)
-        assert list(released.rows) == ["smoker", "visits"]
-        assert set(released.rows["smoker"]) == {0, 1}
-        assert released.rows["visits"].between(0, 99).all() and released.rows["visits"].max() > 5
-        assert [column["scale"] for column in released.card["columns"]] == ["linear", "log1p"]
-        assert private_report(q)["comparison"]["columns"][1]["name"] == "visits"
-
-    @pytest.mark.parametrize("names", [["a", "b"], ["weight", "age"], ["age"], "ab"])
-    def test_names_take_no_schemas_place(self, names: Any, ledger: Ledger) -> None:
-        q = make_density(self.SCHEMA.base())
-        with pytest.raises(ValueError, match=r"columns must be those of .*\['age', 'weight'\].*Leave columns out"):
-            release(q, 1, ledger, "clinic", columns=names)
-        assert ledger.charges("clinic") == []
-        rows = release(q, 1, ledger, "clinic", columns=["age", "weight"], progress=False).rows
-        assert rows["age"].dtype.kind == "i"
-
-    def test_columns_of_one_range_do_not_change_places(self, ledger: Ledger) -> None:
-        first = Schema((Column("smoker", 0, 1, "integer"), Column("sex", 0, 1, "integer")))
-        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
-            release(make_density(first.base()), 1, ledger, "clinic", columns=Schema(first.columns[::-1]))
-
-    @pytest.mark.parametrize(
-        "columns",
-        [
-            [Column("age", 0, 110, kind="integer")],
-            [Column("age", 0, 110, kind="integer"), Column("weight", 1, 301, decimals=1)],
-        ],
-    )
-    def test_another_schema_is_refused_before_a_charge(self, columns: list[Column], ledger: Ledger) -> None:
-        q = make_density(self.SCHEMA.base())
-        with pytest.raises(ValueError, match="columns must be the schema that the density's base was made from"):
-            release(q, 1, ledger, "clinic", columns=Schema(tuple(columns)), progress=False)
-        assert ledger.charges("clinic") == []
-
-    def test_ranges_are_compared_by_their_width(self, ledger: Ledger) -> None:
-        first, second = (Schema((Column("time", 1600000000 + start, 1600000100),)) for start in (0, 50))
-        q = MollifiedExpFamily(first.base(), BoundedClassifiers(1, 1).double(), torch.tensor([0.1]), 0.0)
-        with pytest.raises(
-            ValueError, match="got 1600000050 for the lower edge of 'time', of which the base has 1600000000"
-        ):
-            release(q, 1, ledger, "clinic", columns=second, progress=False)
-        rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
-        assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()
-
-
 def test_a_line_says_what_was_released(plane: MollifiedExpFamily, ledger: Ledger) -> None:
     released = release(plane, 3, ledger, "clinic", columns=["age", "weight"], progress=False)
     assert repr(released) == "Release(3 rows of age, weight; epsilon=3, account='clinic')"
     assert "\n" not in repr(released) and plane.fingerprint not in repr(released)
-
-
-def test_what_a_killed_release_left_is_removed_by_the_next(
-    plane: MollifiedExpFamily, make_ledger: Callable[..., Ledger], tmp_path: Path
-) -> None:
-    """Of its own name and an hour old: another may be at work on a young one, and other files are not ours."""
-    random, hour_ago = "0123456789abcdef", datetime.now(UTC).timestamp() - 4000
-    stale = [tmp_path / f".r.{kind}.{random}.tmp" for kind in ("csv", "card.html", "card.json")]
-    kept = [tmp_path / name for name in (f".s.csv.{random}.tmp", ".r.csv.tmp", f".r.csv.{random}.tmp.bak", "r.csv.tmp")]
-    for path in (*stale, *kept):
-        path.write_text("")
-        os.utime(path, (hour_ago, hour_ago))
-    young = tmp_path / f".r.csv.{random[::-1]}.tmp"
-    young.write_text("")
-    release(plane, 1, make_ledger(), "clinic", path=tmp_path / "r.csv", progress=False)
-    assert not any(path.exists() for path in stale)
-    assert all(path.exists() for path in (*kept, young))

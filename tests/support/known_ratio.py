@@ -11,7 +11,7 @@ from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import prepare
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.statistics import RATIO_SCALE
+from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 
 
 class KnownRatio(nn.Module):

@@ -302,14 +302,14 @@ class TestFiles:
         with pytest.raises(ValueError, match=re.escape(text)):
             Schema.from_toml(tmp_path / name)
 
-    def test_no_columns(self) -> None:
+    def test_a_schema_without_columns(self) -> None:
         with pytest.raises(TypeError, match="columns must be Columns"):
             Schema(("age",))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="columns must be Columns"):
             Schema(3)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize("content", [b"columns = [", b"\xff\xfe"])
-    def test_no_toml(self, content: bytes, tmp_path: Path) -> None:
+    def test_files_that_are_not_toml(self, content: bytes, tmp_path: Path) -> None:
         path = tmp_path / "schema.toml"
         path.write_bytes(content)
         with pytest.raises(ValueError, match="path must hold TOML"):

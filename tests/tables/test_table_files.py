@@ -218,7 +218,7 @@ class TestTables:
         if (ending, damage) == ("csv.gz", "cut"):
             assert "ends too early: it was cut off. Copy it again." in outcomes
 
-    def test_no_table(self, tmp_path: Path) -> None:
+    def test_files_that_are_not_tables(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="path must end in .csv, .csv.gz, .parquet"):
             read_table(tmp_path / "table.xlsx")
         with pytest.raises(FileNotFoundError):

@@ -22,7 +22,7 @@ from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.density import base as base_module
 from pyro_mbde.density import distribution as distribution_module
 from pyro_mbde.density.bounds import a_priori_guarantee
-from pyro_mbde.experiments.bench_certificate import hostile_tables, largest_log_ratio
+from pyro_mbde.experiments.bench_certificate import largest_log_ratio
 from pyro_mbde.experiments.problems import (
     EPSILONS,
     Problem,
@@ -133,6 +133,20 @@ def test_the_guarantee_is_what_was_asked_and_the_density_keeps_it(tight: LogRati
         assert density.log_normalizer.value == pytest.approx(phi, abs=5 * density.log_normalizer.standard_error + 1e-4)
         assert float(tilt.min()) >= density.bounds.low
         assert float(tilt.max()) <= density.bounds.high
+
+
+def hostile_tables() -> dict[str, tuple[dist.TorchDistribution, Tensor, Tensor]]:
+    """Pairs of very different tables, each with its base."""
+    pyro_dist: Any = dist  # Pyro leaves it unannotated
+    box = pyro_dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
+    corner = torch.rand(1000, 2) * 0.02
+    return {
+        "disjoint": (box, corner, corner + 0.98),
+        "one row": (box, torch.full((2, 2), 0.1), torch.full((2, 2), 0.9)),
+        "million equal rows": (box, torch.full((1_000_000, 2), 0.25), torch.full((1_000_000, 2), 0.75)),
+        "outside the box": (box, torch.rand(1000, 2) - 3, torch.rand(1000, 2) + 3),
+        "halves of a normal": (normal(2), torch.randn(1000, 2).abs(), -torch.randn(1000, 2).abs()),
+    }
 
 
 @pytest.mark.slow

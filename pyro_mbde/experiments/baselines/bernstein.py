@@ -138,16 +138,6 @@ class BernsteinKDE(Trainer[BernsteinDensity]):
             None, whatever epsilon: the bandwidth is chosen by looking at the table, and with it the noise's scale. The
             density's guarantee says so.
 
-        Args:
-            low: this and the arguments that follow are those of the class.
-            high: likewise.
-            epsilon: of the noise, in nats.
-            group_size: rows replaced that the noise is made for.
-            lattice_size: ``None`` for the rule at the bandwidth found.
-            iterations: order of the iterated operator.
-            seed: for a reproducible fit.
-            progress: whether to show a progress bar of the folds.
-
         References:
             Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Section 5.
 

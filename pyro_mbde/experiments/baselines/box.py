@@ -46,14 +46,6 @@ class BoxDensity(FittedDensity):
 def to_unit(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Returns rows of a box as points of the unit cube, those outside at its nearest point.
 
-    Args:
-        rows: floating-point, shape ``(n, d)``.
-        low: lower edges of the box, shape () or (d,).
-        high: upper edges.
-
-    Returns:
-        Tensor of shape ``(n, d)`` in the dtype of ``rows``.
-
     Example:
         >>> to_unit(torch.tensor([[-1.0], [2.0], [9.0]]), torch.tensor(0.0), torch.tensor(8.0)).flatten()
         tensor([0.0000, 0.2500, 1.0000])
@@ -63,16 +55,7 @@ def to_unit(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the edges as two tensors of one shape and dtype.
-
-    Args:
-        low: lower edge, a number or a tensor of shape () or (d,).
-        high: upper edge, likewise.
-
-    Raises:
-        TypeError: an edge is neither a number nor a tensor.
-        ValueError: the edges are infinite, do not rise, are further apart than their dtype holds, or differ in shape.
-    """
+    """Returns the edges as two tensors of one shape and dtype."""
     given = [edge.dtype for edge in (low, high) if isinstance(edge, Tensor) and edge.is_floating_point()]
     edges = []
     for name, edge in (("low", low), ("high", high)):
@@ -98,20 +81,7 @@ def check_box(low: float | Tensor, high: float | Tensor) -> tuple[Tensor, Tensor
 
 
 def box_rows(data: Any, low: Tensor, high: Tensor) -> Tensor:
-    """Returns the table as rows of the shape of a box; those outside are left where they are, to be moved.
-
-    Args:
-        data: as of :func:`~pyro_mbde.training.data.to_rows`; 10,000 rows are drawn of a distribution.
-        low: lower edges.
-        high: upper edges.
-
-    Returns:
-        Tensor of shape ``(n, *event_shape)``.
-
-    Raises:
-        TypeError: ``data`` is of the wrong kind.
-        ValueError: ``data`` has the wrong shape, or values that are NaN or infinite.
-    """
+    """Returns the table as rows of the shape of a box; those outside are left where they are, to be moved."""
     edges: Any = ClosedUniform  # Pyro leaves it unannotated
     box = edges(low, high)
     with warnings.catch_warnings():

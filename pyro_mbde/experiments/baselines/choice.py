@@ -43,16 +43,6 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
     a third each. Two columns leave nothing to choose, and the third goes to the measurement of their pair; one column
     gets everything.
 
-    Args:
-        rho: above 0; ``inf`` for no noise.
-        num_dims: d, at least 1.
-
-    Returns:
-        The noise.
-
-    Raises:
-        ValueError: ``rho`` is not above 0.
-
     References:
         Bun, Steinke. Concentrated Differential Privacy: Simplifications, Extensions, and Lower Bounds. 2016.
         Propositions 1.6 and 1.7.
@@ -76,15 +66,12 @@ def plan_noise(rho: float, num_dims: int) -> Noise:
 
 
 def choose_pairs(bins: Tensor, columns: list[Tensor], noise: Noise) -> list[Pair]:
-    """Returns the pairs of columns that form the tree, each the choice of an exponential mechanism.
+    """Returns the d - 1 pairs of columns that form the tree, each the choice of an exponential mechanism.
 
     Args:
         bins: of the rows, shape ``(n, d)``.
         columns: noisy counts of each column's bins.
         noise: says at what epsilon a choice is made.
-
-    Returns:
-        d - 1 pairs.
     """
     num_dims = bins.shape[1]
     if num_dims <= 2:

@@ -28,15 +28,6 @@ _expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
 def require(module: str) -> ModuleType:
     """Imports a module of an optional package.
 
-    Args:
-        module: dotted name, such as ``scipy.stats``.
-
-    Returns:
-        The module.
-
-    Raises:
-        ImportError: it is not installed; the message says which command installs it.
-
     Example:
         >>> require("math").sqrt(4.0)
         2.0
@@ -103,11 +94,7 @@ class FittedDensity(TorchDistribution):
         """Draws from torch's global generator, float64 of shape ``(num_draws, d)``."""
 
     def expand(self, batch_shape: _Shape, _instance: object = None) -> TorchDistribution:
-        """Returns a view with a batch shape.
-
-        Args:
-            batch_shape: the new batch shape, in front of the event shape.
-        """
+        """Returns a view with a batch shape."""
         expanded: TorchDistribution = _expanded(self, torch.Size(batch_shape))
         return expanded
 
@@ -122,10 +109,6 @@ class FittedDensity(TorchDistribution):
 
         Returns:
             Tensor of shape ``(...)`` in the density's dtype; -inf outside the support, also of NaN.
-
-        Raises:
-            TypeError: ``value`` is not a tensor.
-            ValueError: its shape does not fit.
         """
         if not isinstance(value, Tensor):
             raise TypeError(argument_error("value", "be a tensor", value))
@@ -218,15 +201,7 @@ class Trainer(ABC, Generic[Density]):
 
 
 def continuous_base(base: Distribution) -> Distribution:
-    """Returns the base as the densities here use it, or raises if it is of counts.
-
-    Args:
-        base: any Pyro or torch distribution with empty batch shape and event shape () or (d,).
-
-    Raises:
-        TypeError: it is not a distribution.
-        ValueError: it is discrete, or :func:`~pyro_mbde.density.base.prepare_base` refuses it.
-    """
+    """Returns the base as the densities here use it, or raises if it is of counts."""
     prepared = prepare_base(base)
     support: Any = prepared.support
     if support.is_discrete:
@@ -266,10 +241,6 @@ def added_or_left_out(group_size: int | None, num_rows: int) -> int:
 
     Exchanging all n rows for others is leaving out n and adding n: 2n steps.
 
-    Args:
-        group_size: rows added or left out; ``None`` for all rows exchanged, their number being public.
-        num_rows: n.
-
     Example:
         >>> added_or_left_out(3, 1000), added_or_left_out(None, 1000)
         (3, 2000)
@@ -278,11 +249,5 @@ def added_or_left_out(group_size: int | None, num_rows: int) -> int:
 
 
 def group_guarantee(epsilon: float, delta: float, group_size: int | None) -> GroupGuarantee:
-    """Returns the guarantee of a mechanism whose noise is made for :func:`added_or_left_out` rows.
-
-    Args:
-        epsilon: of the group, in nats.
-        delta: of the group.
-        group_size: as of :func:`added_or_left_out`.
-    """
+    """Returns the guarantee of a mechanism whose noise is made for :func:`added_or_left_out` rows."""
     return GroupGuarantee(epsilon, delta, group_size, replaced=group_size is None)

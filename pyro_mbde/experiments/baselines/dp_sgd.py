@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from pyro_mbde._checks import argument_error, check_count, check_epsilon, check_number
 from pyro_mbde.experiments.baselines.common import added_or_left_out, check_scale, group_guarantee, require
@@ -53,9 +54,6 @@ def noise_multiplier(epsilon: float, delta: float, group_size: int, sample_rate:
 
     Returns:
         The noise's deviation :math:`\sigma`, in units of the gradients' largest norm.
-
-    Raises:
-        ImportError: Opacus is not installed.
 
     References:
         Mironov, Talwar, Zhang. Rényi Differential Privacy of the Sampled Gaussian Mechanism. 2019. Section 3.3. Bun,
@@ -160,17 +158,7 @@ class PrivateTraining:
         return group_guarantee(self.epsilon, self.delta, self.group_size)
 
     def start(self, module: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> PrivateSteps:
-        """Returns the steps on a table, at the noise that the guarantee needs.
-
-        Args:
-            module: what is trained.
-            optimizer: of its parameters.
-            rows: the table, shape ``(n, d)``.
-
-        Raises:
-            ImportError: Opacus is not installed.
-            ValueError: epsilon is too small for noise that float32 holds.
-        """
+        """Returns the steps on a table, at the noise that the guarantee needs."""
         size = added_or_left_out(self.group_size, len(rows))
         sample_rate = min(1.0, self.batch_size / len(rows))
         noise = noise_multiplier(self.epsilon, self.delta, size, sample_rate, self.num_steps)
@@ -197,15 +185,12 @@ class PrivateSteps:
         one, and is as exposed to the rounding of floats as any such noise. The losses are private.
 
     Args:
-        module: what is trained; its layers are those that Opacus knows per-example gradients of.
+        module: what is trained; it treats every example by itself.
         optimizer: of its parameters.
         rows: the table, shape ``(n, d)``.
         noise_multiplier: :math:`\sigma`, at least 0.
         sample_rate: r, probability of a row to be in a step, in (0, 1].
         max_grad_norm: C, above 0.
-
-    Raises:
-        ImportError: Opacus is not installed.
 
     References:
         Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. 2016.
@@ -232,8 +217,8 @@ class PrivateSteps:
         sample_rate: float,
         max_grad_norm: float,
     ) -> None:
-        self._plain = copy.deepcopy(module)  # before Opacus hangs hooks on it
-        self._module: Any = require("opacus.grad_sample").GradSampleModule(module, loss_reduction="sum")
+        self._module, self._buffers = module, dict(module.named_buffers())
+        self._weights = dict(module.named_parameters())
         self._optimizer: Any = require("opacus.optimizers").DPOptimizer(
             optimizer,
             noise_multiplier=noise_multiplier,
@@ -257,38 +242,30 @@ class PrivateSteps:
             losses: maps the module's output for them to their losses, shape ``(m,)``.
         """
         self._optimizer.zero_grad()
-        # The examples take gradients for the sake of Opacus's backward hooks, which torch warns of where none does.
-        total = losses(self._module(examples.detach().requires_grad_())).sum()
-        torch.autograd.backward(total)
-        for parameter in self._module.parameters():
+        for name, gradients in self._gradients(examples, losses).items():
             # A gradient beyond all floats counts as none: clipped, it would be NaN. Example by example, so private too.
-            parameter.grad_sample.nan_to_num_(0.0, 0.0, 0.0)
+            setattr(self._weights[name], "grad_sample", gradients.nan_to_num_(0.0, 0.0, 0.0))  # noqa: B010  # Opacus's
         self._optimizer.step()
 
-    @contextmanager
-    def public(self) -> Iterator[None]:
-        """Within it the module may be used on what is public, without gradients of single examples."""
-        self._module.disable_hooks()
-        try:
-            yield
-        finally:
-            self._module.enable_hooks()
+    def _gradients(self, examples: Tensor, losses: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Every example's gradient, by the names of parameters."""
+        weights = {name: weight.detach() for name, weight in self._weights.items()}
+        if not len(examples):  # torch maps no function over nothing
+            return {name: weight.new_zeros(0, *weight.shape) for name, weight in weights.items()}
+
+        def loss(weights: dict[str, Tensor], example: Tensor) -> Tensor:
+            output: Tensor = functional_call(self._module, (weights, self._buffers), (example.unsqueeze(0),))
+            return losses(output).squeeze(0)
+
+        gradients: dict[str, Tensor] = vmap(grad(loss), in_dims=(None, 0))(weights, examples)
+        return gradients
 
     def result(self) -> nn.Module:
         """Returns a copy of the module as it is now trained: plain, frozen, in eval mode."""
-        plain = copy.deepcopy(self._plain)
-        plain.load_state_dict(self._module._module.state_dict())
-        return plain.requires_grad_(False).eval()
+        return copy.deepcopy(self._module).requires_grad_(False).eval()
 
     def epsilon_spent(self, delta: float) -> float:
-        """Returns what Opacus's accountant says of one row after the steps taken, in nats; inf without noise.
-
-        Args:
-            delta: of one row, in (0, 1).
-
-        Raises:
-            ValueError: it is out of its range.
-        """
+        """Returns what Opacus's accountant says of one row after the steps taken, in nats; inf without noise."""
         delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         if self.noise_multiplier == 0:
             return math.inf

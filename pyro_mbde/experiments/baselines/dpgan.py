@@ -132,11 +132,10 @@ class DPGAN(PrivateTrainer["GeneratorDensity"]):
                 for weight in weights:
                     weight.clamp_(-self.clip, self.clip)
             if (index + 1) % self.critic_steps == 0:
-                with steps.public():
-                    scores = critic(generator(torch.randn(self.training.batch_size, self.latent_dim).to(rows)))
-                    generator_optimizer.zero_grad()
-                    torch.autograd.backward(-scores.mean(), inputs=list(generator.parameters()))
-                    generator_optimizer.step()
+                scores = critic(generator(torch.randn(self.training.batch_size, self.latent_dim).to(rows)))
+                generator_optimizer.zero_grad()
+                torch.autograd.backward(-scores.mean(), inputs=list(generator.parameters()))
+                generator_optimizer.step()
             on_step()
         self.accountant = steps.accountant
         return GeneratorDensity(
@@ -168,9 +167,6 @@ class GeneratorDensity(FittedDensity):
         generator: maps standard normals of shape ``(n, latent_dim)`` to ``(n, d)``.
         guarantee: of the generator.
         num_density_draws: m, at least 2.
-
-    Raises:
-        ValueError: ``num_density_draws`` is below 2, or the generator's draws are not finite.
 
     References:
         Goodfellow, Pouget-Abadie, Mirza, Xu, Warde-Farley, Ozair, Courville, Bengio. Generative Adversarial Nets. 2014.

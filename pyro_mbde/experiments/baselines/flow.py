@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,26 +14,23 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count
 from pyro_mbde.density.base import base_location_scale, reference_draws
-from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
+from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon, require
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.experiments.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
 
-#: Conditioners see nothing further out, in units of the base's spread: past it they hardly change, and stay finite.
-_FARTHEST = 100.0
-#: Largest log-scale of one coupling: six of them reach a twentieth or twenty times the base's spread.
-_MAX_LOG_SCALE = 1.0
+#: Splines move values up to here, in units of the base's spread; further out the flow is the identity.
+_BOUND = 8.0
 
 
 class DPFlow(PrivateTrainer["FlowDensity"]):
-    r"""A real-valued non-volume-preserving flow (RealNVP), trained by private gradient descent.
+    r"""A neural spline flow, trained by private gradient descent.
 
-    The flow carries the table, standardised by the base's public spread, to a standard normal by affine couplings:
-    some coordinates are kept, the others scaled and shifted by what a small network makes of those kept. It maximises
-    the likelihood by DP-SGD (:class:`~pyro_mbde.experiments.baselines.dp_sgd.PrivateSteps`) under Adam, whose rate
-    falls to 0 along a cosine.
-
-    In one dimension there is nothing to keep, so that a coupling is an affine map and the flow a normal.
+    The flow carries the table, standardised by the base's public spread, to a standard normal: autoregressive
+    transformations scale each coordinate by a monotone spline on [-8, 8], whose knots a small network computes from the
+    coordinates before it; further out they are the identity. It maximises the likelihood by DP-SGD
+    (:class:`~pyro_mbde.experiments.baselines.dp_sgd.PrivateSteps`) under Adam, whose rate falls to 0 along a cosine.
+    The transformations are zuko's.
 
     Privacy:
         The density has the guarantee, so it may be handed out, with any number of draws: see
@@ -46,8 +44,8 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         delta: in (0, 1).
         group_size: rows added or left out that are protected together, at least 1; ``None`` for all of them exchanged,
             their number being public.
-        num_layers: couplings, at least 1.
-        hidden_sizes: widths of the hidden layers of a coupling's network.
+        num_layers: transformations, at least 1.
+        hidden_sizes: widths of the hidden layers of a transformation's network; of no influence in one dimension.
         num_steps: gradient steps, at least 1.
         batch_size: expected rows of a step, at least 1.
         learning_rate: of Adam, at the start, from 1e-30 to 1e30.
@@ -59,8 +57,8 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         progress: whether to show a progress bar.
 
     References:
-        Dinh, Sohl-Dickstein, Bengio. Density Estimation using Real NVP. 2017. Section 3. Abadi, Chu, Goodfellow,
-        McMahan, Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. 2016.
+        Durkan, Bekasov, Murray, Papamakarios. Neural Spline Flows. 2019. Section 3. Abadi, Chu, Goodfellow, McMahan,
+        Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. 2016.
 
     Example:
         >>> import pyro.distributions as dist
@@ -82,7 +80,7 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         *,
         delta: float = 1e-5,
         group_size: int | None = 1,
-        num_layers: int = 6,
+        num_layers: int = 2,
         hidden_sizes: Sequence[int] = (16, 16),
         num_steps: int = 500,
         batch_size: int = 500,
@@ -99,7 +97,7 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
         self.learning_rate = check_scale("learning_rate", learning_rate)
 
     def _train(self, rows: Tensor, on_step: Callable[[], object]) -> FlowDensity:
-        flow = RealNVP(rows.shape[1], self.num_layers, self.hidden_sizes).to(rows)
+        flow = SplineFlow(rows.shape[1], self.num_layers, self.hidden_sizes).to(rows)
         optimizer = torch.optim.Adam(flow.parameters(), lr=self.learning_rate)
         steps = self.training.start(flow, optimizer, rows)
         for index in range(self.training.num_steps):
@@ -107,7 +105,7 @@ class DPFlow(PrivateTrainer["FlowDensity"]):
             steps.step(steps.sample(), torch.neg)
             on_step()
         self.accountant = steps.accountant
-        return FlowDensity(self.base, cast("RealNVP", steps.result()), self.training.guarantee())
+        return FlowDensity(self.base, cast("SplineFlow", steps.result()), self.training.guarantee())
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""
@@ -128,7 +126,7 @@ class FlowDensity(FittedDensity):
         guarantee: of the flow.
     """
 
-    def __init__(self, base: Distribution, flow: RealNVP, guarantee: GroupGuarantee) -> None:
+    def __init__(self, base: Distribution, flow: SplineFlow, guarantee: GroupGuarantee) -> None:
         self.flow = flow.double()
         self._spread = base_location_scale(base)
         support: Any = constraints.real_vector if base.event_shape else constraints.real
@@ -141,89 +139,51 @@ class FlowDensity(FittedDensity):
     def _draw(self, num_draws: int) -> Tensor:
         loc, scale = self._spread
         latent = torch.randn(num_draws, len(loc), dtype=loc.dtype, device=loc.device)
-        return self.flow.inverse(latent) * scale + loc
+        return torch.cat([self.flow.inverse(part) for part in torch.split(latent, self._chunk)]) * scale + loc
 
     def __repr__(self) -> str:
         """Shows the guarantee and the shape, which are public."""
         return f"FlowDensity({describe_epsilon(self.guarantee)}, event_shape={tuple(self.event_shape)})"
 
 
-class RealNVP(nn.Module):
-    r"""Affine couplings from the data to a standard normal.
-
-    Couplings come in pairs: the first keeps a random half of the coordinates, the second the others. It starts as the
-    identity.
+class SplineFlow(nn.Module):
+    r"""A neural spline flow from the data to a standard normal, as its log-density. It starts as the identity.
 
     Args:
         num_dims: d.
-        num_layers: couplings.
+        num_layers: autoregressive transformations.
         hidden_sizes: widths of the hidden layers of each.
+        num_bins: of a spline.
     """
 
-    def __init__(self, num_dims: int, num_layers: int, hidden_sizes: Sequence[int]) -> None:
+    def __init__(self, num_dims: int, num_layers: int, hidden_sizes: Sequence[int], num_bins: int = 8) -> None:
         super().__init__()
-        layers = []
-        for index in range(num_layers):
-            if index % 2 == 0:
-                # Never the first coordinate, so that in two dimensions the layers alternate from pair to pair too.
-                first = 1 + torch.randperm(num_dims - 1)[: num_dims // 2]
-                kept = torch.zeros(num_dims).index_fill(0, first, 1.0)
-            elif num_dims > 1:
-                kept = 1 - kept
-            layers.append(AffineCoupling(kept, hidden_sizes))
-        self.layers = nn.ModuleList(layers)
+        spline = partial(_zuko("zuko.transforms").MonotonicRQSTransform, bound=_BOUND)
+        shapes = [(num_bins,), (num_bins,), (num_bins - 1,)]
+        options = {"hidden_features": hidden_sizes, "activation": nn.Tanh} if num_dims > 1 else {}
+        flow = _zuko("zuko.flows").MAF(num_dims, transforms=num_layers, univariate=spline, shapes=shapes, **options)
+        self.transform = flow.transform
+        for layer in self.transform.transforms:
+            last = layer.hyper[-1] if num_dims > 1 else layer.phi
+            for parameter in last.parameters():
+                nn.init.zeros_(parameter)
 
     def forward(self, value: Tensor) -> Tensor:
         """Log-density at values of shape ``(..., d)``."""
-        log_scales = torch.zeros_like(value)
-        for layer in self.layers:
-            value, log_scale = layer(value)
-            log_scales = log_scales + log_scale
-        return (log_scales - (value.square() + math.log(2 * math.pi)) / 2).sum(-1)
+        latent, log_jacobian = self.transform().call_and_ladj(value)
+        log_density: Tensor = log_jacobian - (latent.square() + math.log(2 * math.pi)).sum(-1) / 2
+        return log_density
 
     def inverse(self, latent: Tensor) -> Tensor:
         """Carries the standard normal to the data, shape ``(..., d)``."""
-        for layer in reversed(self.layers):
-            latent = cast("AffineCoupling", layer).inverse(latent)
-        return latent
+        value: Tensor = self.transform().inv(latent)
+        return value
 
 
-class AffineCoupling(nn.Module):
-    r"""Scales and shifts some coordinates by functions of those that it keeps.
-
-    .. math::
-        z_{\text{kept}} = x_{\text{kept}}, \qquad
-        z_{\text{other}} = x_{\text{other}}\, e^{s(x_{\text{kept}})} + t(x_{\text{kept}}), \qquad |s| \le 1 .
-
-    Bounded log-scales and hidden tanh units keep it finite for any weights that training can reach, noise or not.
-
-    Args:
-        kept: 1 for coordinates that are kept and 0 for the others, shape ``(d,)``.
-        hidden_sizes: widths of the hidden layers.
-    """
-
-    def __init__(self, kept: Tensor, hidden_sizes: Sequence[int]) -> None:
-        super().__init__()
-        self._kept = kept  # no buffer: Opacus refuses modules that have any
-        sizes = [len(kept), *hidden_sizes]
-        hidden = [layer for pair in zip(sizes, sizes[1:], strict=False) for layer in (nn.Linear(*pair), nn.Tanh())]
-        last = nn.Linear(sizes[-1], 2 * len(kept))
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-        self.network = nn.Sequential(*hidden, last)
-
-    def forward(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the values carried on and their log-scales, each of shape ``(..., d)``."""
-        log_scale, shift = self._affine(value)
-        return value * log_scale.exp() + shift, log_scale
-
-    def inverse(self, value: Tensor) -> Tensor:
-        """Returns the values that :meth:`forward` carries to ``value``."""
-        log_scale, shift = self._affine(value)
-        return (value - shift) * (-log_scale).exp()
-
-    def _affine(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        kept = self._kept.to(value)
-        raw, shift = self.network(value.clamp(-_FARTHEST, _FARTHEST) * kept).chunk(2, -1)
-        log_scale = _MAX_LOG_SCALE * torch.tanh(raw / _MAX_LOG_SCALE)
-        return log_scale * (1 - kept), shift * (1 - kept)
+def _zuko(module: str) -> Any:
+    """A module of zuko, whose import turns off torch's validation of all distributions: it is put back."""
+    before = Distribution._validate_args, Distribution.arg_constraints
+    try:
+        return require(module)
+    finally:
+        Distribution._validate_args, Distribution.arg_constraints = before  # type: ignore[method-assign]

@@ -118,9 +118,6 @@ class KDE(Trainer[KDEDensity]):
         seed: of draws of ``data``, where that is a distribution.
         progress: accepted for uniformity; no bar is shown.
 
-    Raises:
-        ImportError: SciPy is not installed.
-
     References:
         Scott. Multivariate Density Estimation. 1992. Section 6.
 

@@ -45,16 +45,7 @@ def kernel_sum_bound(bandwidth: float, lattice_size: int, num_dims: int) -> floa
 
 
 def lattice_values(unit: Tensor, bandwidth: float, lattice_size: int) -> Tensor:
-    """Returns the kernel density estimate on the lattice.
-
-    Args:
-        unit: rows in the unit cube, float64 of shape ``(n, d)``.
-        bandwidth: h.
-        lattice_size: k.
-
-    Returns:
-        Tensor of shape ``(k + 1,) * d``.
-    """
+    """Returns the kernel density estimate of rows ``(n, d)`` of the unit cube on the lattice, ``(k + 1,) * d``."""
     num_rows, num_dims = unit.shape
     size = lattice_size + 1
     lattice = torch.arange(size, dtype=unit.dtype) / lattice_size
@@ -72,12 +63,7 @@ def lattice_values(unit: Tensor, bandwidth: float, lattice_size: int) -> Tensor:
 
 
 def cross_validate(unit: Tensor, progress: bool) -> float:
-    """Returns the bandwidth with the best log-likelihood in a 10-fold cross-validation: private.
-
-    Args:
-        unit: rows in the unit cube, float64 of shape ``(n, d)``; in fewer folds if there are fewer rows.
-        progress: whether to show a progress bar.
-    """
+    """Returns the bandwidth with the best log-likelihood in a 10-fold cross-validation: private."""
     num_rows, num_dims = unit.shape
     order = torch.randperm(num_rows)
     scores = torch.zeros_like(_BANDWIDTHS)

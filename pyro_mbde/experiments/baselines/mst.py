@@ -69,9 +69,6 @@ class MST(Trainer[MSTDensity]):
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
 
-    Raises:
-        ImportError: private-pgm's ``mbi`` is not installed.
-
     References:
         McKenna, Miklau, Sheldon. Winning the NIST Contest: A Scalable and General Approach to Differentially Private
         Synthetic Data. 2021.
@@ -120,9 +117,6 @@ class MST(Trainer[MSTDensity]):
 
     def rho(self, group_size: int) -> float:
         """Returns what the mechanism may spend on one row, in zCDP, where groups of a size are protected.
-
-        Args:
-            group_size: rows that are protected together.
 
         Example:
             >>> trainer = MST(0.0, 1.0, epsilon=1.0)

@@ -25,12 +25,7 @@ _NUM_GRID = 250_000
 def log_basis(points: Tensor, degree: int) -> Tensor:
     r"""Returns the logarithms of the Bernstein basis :math:`b_v(x) = \binom{k}{v} x^v (1 - x)^{k - v}`.
 
-    Args:
-        points: in [0, 1], any shape.
-        degree: k, at least 1.
-
-    Returns:
-        Tensor of shape ``(..., k + 1)``; -inf where a basis polynomial vanishes, on the edges.
+    Of shape ``(..., k + 1)``; -inf where a basis polynomial vanishes, on the edges.
 
     Example:
         >>> log_basis(torch.tensor([0.0, 0.5]), 2).exp()
@@ -48,15 +43,7 @@ def log_basis(points: Tensor, degree: int) -> Tensor:
 
 
 def along_axes(values: Tensor, matrix: Tensor) -> Tensor:
-    """Returns ``values`` with ``matrix`` applied along every axis: the tensor-product operator.
-
-    Args:
-        values: shape ``(k + 1,) * d``.
-        matrix: shape ``(m, k + 1)``.
-
-    Returns:
-        Tensor of shape ``(m,) * d``.
-    """
+    """Returns values, of shape ``(k + 1,) * d``, with an ``(m, k + 1)`` matrix applied along every axis."""
     for _ in range(values.dim()):
         # The axis in front is consumed and comes back last: after d turns all are in their old order.
         values = torch.tensordot(values, matrix, dims=([0], [1]))
@@ -69,13 +56,6 @@ def iterate(values: Tensor, iterations: int) -> Tensor:
     With B the operator that takes F to its Bernstein polynomial, the iterated one of order h is
     :math:`I - (I - B)^h = \sum_{i=1}^{h} \binom{h}{i} (-1)^{i-1} B^i`. Since B sees a function on the lattice alone,
     where it acts as the matrix M of basis values there, :math:`B^i F` has the coefficients :math:`M^{i-1} F`.
-
-    Args:
-        values: F on the lattice, shape ``(k + 1,) * d``.
-        iterations: h, at least 1; 1 is the plain operator, which returns ``values``.
-
-    Returns:
-        Tensor of the shape of ``values``.
 
     References:
         Micchelli. The Saturation Class and Iterates of the Bernstein Polynomials. 1973.
@@ -91,11 +71,7 @@ def iterate(values: Tensor, iterations: int) -> Tensor:
 
 
 def least_value(coefficients: Tensor) -> float:
-    """Returns the least value of a polynomial on a grid of public size, finer towards the edges, edges included.
-
-    Args:
-        coefficients: in the Bernstein basis, shape ``(k + 1,) * d``.
-    """
+    """Returns the least value of a polynomial on a grid of public size, finer towards the edges, edges included."""
     degree, num_dims = coefficients.shape[0] - 1, coefficients.dim()
     count = max(2, min(20 * degree + 1, int(_NUM_GRID ** (1 / num_dims))))
     # A polynomial of degree k oscillates at scale 1/k inside and 1/k^2 at the edges, as these points do.

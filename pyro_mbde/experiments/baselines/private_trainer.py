@@ -21,13 +21,6 @@ class PrivateTrainer(Trainer[Density]):
     """Fits a density to a table by private gradient descent.
 
     Subclasses say what is trained.
-
-    Args:
-        base: public continuous base distribution, whose spread standardises the rows.
-        training: how long, and with which guarantee.
-        num_samples: rows to draw where ``fit`` is given a distribution, at least 2.
-        seed: for a reproducible fit; ``None`` draws from torch's global generator.
-        progress: whether to show a progress bar.
     """
 
     _description: ClassVar[str]

@@ -60,11 +60,7 @@ class MSTDensity(BoxDensity):
         return len(self._root)
 
     def marginal(self, column: int) -> Tensor:
-        """Returns the probabilities of a column's bins, float64 of shape ``(k,)``; the uniform share is in them.
-
-        Args:
-            column: from 0.
-        """
+        """Returns the probabilities of a column's bins, float64 of shape ``(k,)``; the uniform share is in them."""
         marginals = {0: self._root}
         for (parent, child), table in zip(self.edges, self._conditionals, strict=True):
             marginals[child] = marginals[parent] @ table
@@ -104,15 +100,6 @@ class MSTDensity(BoxDensity):
 def bins_of(rows: Tensor, low: Tensor, high: Tensor, num_bins: int) -> Tensor:
     """Returns the bins of rows, those outside the box in its outermost ones.
 
-    Args:
-        rows: float64 of shape ``(n, d)``.
-        low: lower edges of the box.
-        high: upper edges.
-        num_bins: of each column.
-
-    Returns:
-        Tensor of whole numbers from 0, shape ``(n, d)``.
-
     Example:
         >>> bins_of(torch.tensor([[-1.0], [0.3], [1.0]]), torch.tensor(0.0), torch.tensor(1.0), 4).flatten()
         tensor([0, 1, 3])
@@ -122,10 +109,6 @@ def bins_of(rows: Tensor, low: Tensor, high: Tensor, num_bins: int) -> Tensor:
 
 def directed(pairs: list[Pair], num_dims: int) -> tuple[Pair, ...]:
     """Returns the edges of a tree from parents to children, column 0 at the root.
-
-    Args:
-        pairs: the edges, in any order and direction.
-        num_dims: number of columns.
 
     Example:
         >>> directed([(1, 2), (0, 2)], 3)

@@ -40,10 +40,6 @@ def published_natural_params(epsilon: float, num_rounds: int) -> Tensor:
     The schedule of the published code. It would be right for statistics bounded by 1; the paper's, for statistics
     bounded by log 2, has 4 log 2 in place of 4.
 
-    Args:
-        epsilon: in nats, above 0 and finite.
-        num_rounds: T, at least 1.
-
     Example:
         >>> published_natural_params(4.0, 2)
         tensor([0.5000, 0.2500], dtype=torch.float64)
@@ -66,9 +62,6 @@ class UnboundedDensity(FittedDensity):
         natural_params: theta, shape ``(T,)``.
         box: lower and upper edge of the cube.
         rows: the table, at which the range of the log-ratio is measured too, shape ``(n, d)``.
-
-    Raises:
-        ValueError: the box does not hold nearly all of the base.
     """
 
     def __init__(
@@ -104,14 +97,7 @@ class UnboundedDensity(FittedDensity):
         return self._range
 
     def tilt(self, rows: Tensor) -> Tensor:
-        """Returns the sum of the logits, weighted by theta: the log-ratio to the base up to a constant.
-
-        Args:
-            rows: shape ``(n, d)``.
-
-        Returns:
-            Tensor of shape ``(n,)``, float64.
-        """
+        """Returns the sum of the logits, weighted by theta: the log-ratio to the base up to a constant."""
         logits = [self.networks.logits(part.to(self.networks.loc)) for part in torch.split(rows, _CHUNK)]
         tilts: Tensor = torch.cat(logits).double() @ self.natural_params
         return tilts

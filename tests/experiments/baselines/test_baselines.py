@@ -104,7 +104,7 @@ BASELINES = {
         DPFlow,
         {"epsilon": 1.0, "num_steps": 8, "batch_size": 20},
         "private flow",
-        "DPFlow(num_layers=6, hidden_sizes=(16, 16), PrivateTraining(epsilon=1.0, delta=1e-05, group_size=1, "
+        "DPFlow(num_layers=2, hidden_sizes=(16, 16), PrivateTraining(epsilon=1.0, delta=1e-05, group_size=1, "
         "num_steps=8, batch_size=20, max_grad_norm=20.0))",
         "FlowDensity(epsilon=1, event_shape=())",
         [

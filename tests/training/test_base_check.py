@@ -1,29 +1,30 @@
-"""Warnings where privacy is lost by accident: a base made from the table, private files beside a release."""
+"""Warnings where the base was made from the table, or shares its memory."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import make_density, normal
+from densities import normal
 from pyro.distributions import transforms
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pyro_mbde import MBDE, Column, DensityRatio, PrivacyLeakWarning, Schema, WeakLearner, private_report
-from pyro_mbde.private_files import holds_release_card
+from pyro_mbde import MBDE, Column, DensityRatio, PrivacyLeakWarning, Schema, WeakLearner
 from pyro_mbde.training.base_check import warn_of_leaks
 
 QUICK = WeakLearner(hidden_sizes=(4,), num_frequencies=0, num_steps=2, batch_size=None)
+
 TABLE = torch.tensor([[0.37, 5.1], [1.91, -2.7]]) @ torch.randn(2, 201, generator=torch.Generator().manual_seed(1)) + (
     torch.tensor([[3.3], [-70.1]])
 )
+
 ROWS = TABLE.T.contiguous()
+
 Base = Callable[[Tensor], torch.distributions.Distribution]
 
 LEAKING: dict[str, Base] = {
@@ -157,7 +158,7 @@ def test_standardised_by_itself(correction: int) -> None:
         warn_of_leaks(normal(2), rows, rows)
 
 
-def test_known_distributions_have_nobody_to_protect() -> None:
+def test_known_distributions_protect_no_rows() -> None:
     rows = ROWS
     base = LEAKING["its moments"](rows)
     with warnings.catch_warnings():
@@ -181,23 +182,3 @@ def test_trainers_see_memory_through_their_copies() -> None:
     base = dist.Normal(ROWS[4], torch.tensor(10.0)).to_event(1)
     with pytest.warns(PrivacyLeakWarning, match="is part of the table itself"):
         MBDE(base, 1.0, 1, weak_learner=QUICK, num_samples=50, progress=False).fit(ROWS)
-
-
-@pytest.mark.parametrize("name", ["rows.card.json", "rows.card.html"])
-def test_private_files_beside_a_card(name: str, tmp_path: Path) -> None:
-    density = make_density(normal(2))
-    density.save(tmp_path / "q")
-    assert not holds_release_card(tmp_path)
-    (tmp_path / name).write_text("{}")
-    assert holds_release_card(tmp_path)
-    with pytest.warns(PrivacyLeakWarning, match="A saved density is as sensitive as the table.*Keep it elsewhere"):
-        density.save(tmp_path / "q")
-    with pytest.raises(ValueError, match="path must lie in a folder without release cards"):
-        private_report(density, path=tmp_path / "report.html")
-    (tmp_path / "elsewhere").mkdir()
-    density.save(tmp_path / "elsewhere" / "q")
-    private_report(density, path=tmp_path / "elsewhere" / "report.html")
-
-
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
-    assert not holds_release_card(tmp_path / "missing")

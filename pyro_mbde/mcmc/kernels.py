@@ -1,0 +1,45 @@
+"""The kernels of run_mcmc by name.
+
+To add a kernel, write its class in a file of this folder and add a line to ``KERNELS``. The class has Pyro's interface
+(``initial_params``, ``setup``, ``sample``) and three additions:
+
+* ``for_target(target, **options)``, a class method, builds it;
+* ``stats()`` returns what is known of the last step, as tensors, with ``lp`` among them;
+* ``adaptation`` is what it learned in warmup, and can be set before ``setup``.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
+
+
+class Kernel(NamedTuple):
+    """A kernel and how it is run.
+
+    Attributes:
+        path: file and class. Imported when used, so that the command line can list the names without torch.
+        lockstep: whether one instance advances all chains; otherwise each chain has an instance, a seed and a process.
+        has_chain_dim: whether parameters and statistics have a leading dimension of chains.
+        own_space: whether it samples a fitted density in the density's own space
+            (:class:`~pyro_mbde.mcmc.target.FittedTarget`), on any base; otherwise it samples unconstrained coordinates.
+    """
+
+    path: str
+    lockstep: bool = False
+    has_chain_dim: bool = True
+    own_space: bool = False
+
+    @property
+    def cls(self) -> Any:
+        """The class."""
+        return resolve_name(f"pyro_mbde.mcmc.{self.path}")
+
+
+KERNELS = {
+    "random_walk": Kernel("random_walk:LockstepRandomWalk"),
+    "hmc": Kernel("hamiltonian:RecordingHMC", has_chain_dim=False),
+    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False),
+    "lockstep_random_walk": Kernel("random_walk:LockstepRandomWalk", lockstep=True),
+    "independence": Kernel("independence:IndependenceSampler", lockstep=True, own_space=True),
+}
