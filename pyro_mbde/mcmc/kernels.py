@@ -1,6 +1,7 @@
 """The kernels of run_mcmc by name.
 
-To add a kernel, write its class in a file of this folder and add a line to ``KERNELS``. The class has Pyro's interface
+To add a kernel, write its class in a file of this folder, add a line to ``KERNELS``, and its run lengths to
+``NUM_SAMPLES`` in tests/mcmc/test_chains_against_truth.py. The class has Pyro's interface
 (``initial_params``, ``setup``, ``sample``) and three additions:
 
 * ``for_target(target, **options)``, a class method, builds it;

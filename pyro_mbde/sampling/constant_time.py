@@ -13,6 +13,7 @@ from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
 
 #: Natural logarithm of the largest weight that the base may have in the law of a draw: 2^-53, one step of a uniform.
+#: sampling/plan.py and releases/card.py name the same number.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
 #: Integers as wide as the numbers that a draw is made of, by their size in bytes.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
