@@ -19,8 +19,9 @@ class Kernel(NamedTuple):
     """A kernel and how it is run.
 
     Attributes:
-        path: file and class. Imported when used, so that the command line can list the names without torch.
-        lockstep: whether one instance advances all chains; otherwise each chain has an instance, a seed and a process.
+        path: file and class, imported only when used, so that the command line can list the names without torch.
+        lockstep: whether one instance advances all chains; otherwise each chain has its own instance and seed, and can
+            run in its own process.
         has_chain_dim: whether parameters and statistics have a leading dimension of chains.
         own_space: whether it samples a fitted density in the density's own space
             (:class:`~pyro_mbde.mcmc.target.FittedTarget`), on any base; otherwise it samples unconstrained coordinates.
