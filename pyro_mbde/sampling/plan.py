@@ -1,4 +1,4 @@
-"""How rows are drawn, a plan made from public numbers: checked, written on a card and carried out."""
+"""Plans of how rows are drawn, made from public numbers; they are checked, written on a card and carried out."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pyro_mbde._checks import argument_error, check_count, check_flag
+from pyro_mbde._checks import argument_error, check_count, check_flag, counted
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.constant_time import constant_time_proposals
 from pyro_mbde.sampling.independence import fresh_guarantee, total_variation_bound
 
-#: Proposals that a call may be expected to take in the worst case; about an hour.
+#: The largest number of proposals that a call may take on average in the worst case; they take about an hour.
 MAX_PROPOSALS = 10**9
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """How rows are drawn, and what holds of each row for every table.
+    """How rows are drawn, and what is true of each row whatever the table.
 
     Attributes:
         method: ``constant-time`` (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`), ``exact`` (rejection,
             whose time is not covered) or ``fresh chains`` (:func:`~pyro_mbde.fresh_chains`).
-        count: proposals of each draw if constant-time, steps of each chain; ``None`` for exact draws.
+        count: for constant-time draws, the number N of proposals of each draw, besides the one that is always accepted;
+            for fresh chains, the steps of each chain; ``None`` for exact draws.
         total_variation: bound on the distance between the law of a draw and the density.
-        guarantee: of one draw.
+        guarantee: the guarantee of one draw.
     """
 
     method: Literal["constant-time", "exact", "fresh chains"]
@@ -40,7 +41,7 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
     Args:
         q: the fitted density.
         num_steps: steps of fresh chains, at least 0; ``None`` for draws of the density itself.
-        constant_time: whether draws of the density are constant-time; else they are exact.
+        constant_time: whether draws of the density are constant-time; otherwise they are exact.
 
     Example:
         >>> import torch
@@ -69,12 +70,12 @@ def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> in
         num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base
         if num_draws * num_proposals > MAX_PROPOSALS:
             remedy = (
-                f"Each takes {num_proposals} proposals: draw fewer, lower epsilon (or num_steps), or draw with "
-                f"constant_time=False, whose time is not covered."
+                f"Each takes {counted(plan.count + 1, 'proposal')}: draw fewer, lower epsilon (or num_steps), or use "
+                f"constant_time=False, with which the running time is not covered."
             )
             limit = MAX_PROPOSALS // num_proposals
             raise ValueError(argument_error("num_draws", f"be at most {limit} in constant time", num_draws, remedy))
     elif num_draws > MAX_PROPOSALS * math.exp(-q.bounds.width):
-        remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw: lower epsilon."
+        remedy = f"With a tilt of width R = {q.bounds.width:.3g} nats, a draw may take e^R proposals: lower epsilon."
         raise ValueError(argument_error("num_draws", f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws, remedy))
     return num_draws
