@@ -244,6 +244,29 @@ def add_draws(tallies: Sequence[Tally], more: Tally) -> list[Tally]:
     return [*rest, more._replace(num_draws=before + more.num_draws)]
 
 
+def as_counted(tallies: Sequence[Tally], asked: Tally) -> Tally:
+    """Returns draws with the total variation that they count with: at least that of earlier draws of their density.
+
+    A charge of an older release has none, and counts with the largest that its range allows.
+    """
+    for tally in tallies:
+        if _key(tally) == _key(asked) and tally.guarantee.total_variation > asked.guarantee.total_variation:
+            asked = asked._replace(guarantee=tally.guarantee)
+    return asked
+
+
+def contradicts(tallies: Sequence[Tally], asked: Tally) -> bool:
+    """Returns whether draws of the same density were charged with a smaller total variation."""
+    larger = asked.guarantee.total_variation
+    return any(_key(tally) == _key(asked) and tally.guarantee.total_variation < larger for tally in tallies)
+
+
+def _key(tally: Tally) -> tuple[str, float, float, float]:
+    """What a ledger keeps one sum of."""
+    guarantee = tally.guarantee
+    return tally.fingerprint, guarantee.epsilon, guarantee.delta, guarantee.log_ratio_range
+
+
 def affordable_draws(account: Account, tallies: Sequence[Tally], guarantee: Guarantee, fingerprint: str) -> int:
     """Returns how many more draws of a density an account can bear; at most :data:`MAX_COUNTED`.
 

@@ -22,6 +22,7 @@ from pyro_mbde.ledger.accounts import (
     Tally,
     add_draws,
     affordable_draws,
+    as_counted,
     check_text,
     is_affordable,
     make_account,
@@ -248,18 +249,18 @@ class Ledger:
         fingerprint = check_fingerprint(fingerprint)
         purpose, who = check_text("purpose", purpose), user_name(who)
         check_text("account_name", account_name)
-        asked = Tally(fingerprint, guarantee, num_draws)
 
-        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally]]:
+        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally], Tally]:
             account = rows.read_account(connection, account_name)
             before = rows.read_tallies(connection, account.name)
+            asked = as_counted(before, Tally(fingerprint, guarantee, num_draws))
             other = rows.account_charged_before(connection, account.name, fingerprint)
             if refusal := refusal_reason(account, before, asked, other):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
-                return account, before
-            density = rows.density_row(account.name, fingerprint, guarantee)
+                return account, before, asked
+            density = rows.density_row(account.name, fingerprint, asked.guarantee)
             row = {**density, "charged": _now().isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
             row = rows.append(connection, head, "charge", row)
             rows.write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
@@ -269,7 +270,7 @@ class Ledger:
         if isinstance(outcome, Charge):
             return outcome
         # The message is computed after the lock is released.
-        raise BudgetExceededError(beyond_limits(*outcome, asked))
+        raise BudgetExceededError(beyond_limits(*outcome))
 
     def accounts(self) -> list[Account]:
         """Returns all accounts, in the order in which they were opened."""
@@ -333,9 +334,10 @@ class Ledger:
             account = rows.read_account(connection, name)
             other = rows.account_charged_before(connection, account.name, fingerprint)
             tallies = rows.read_tallies(connection, account.name)
-            if refusal_reason(account, tallies, Tally(fingerprint, guarantee, 0), other):
+            asked = as_counted(tallies, Tally(fingerprint, guarantee, 0))
+            if refusal_reason(account, tallies, asked, other):
                 return 0
-            return affordable_draws(account, tallies, guarantee, fingerprint)
+            return affordable_draws(account, tallies, asked.guarantee, fingerprint)
 
         return self._database.read(work)
 

@@ -12,6 +12,7 @@ from pyro_mbde.ledger.accounts import (
     add_draws,
     affordable_draws,
     certificates_left,
+    contradicts,
     is_affordable,
     spent_by,
 )
@@ -120,6 +121,10 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         constraint = f"be the only account that bears this density, and {other!r} bears it already"
         remedy = "What its rows cost adds up in one account alone."
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
+    if contradicts(tallies, asked):
+        constraint = "have the total variation that this density was charged with, which is smaller"
+        found = asked.guarantee.total_variation
+        return argument_error("guarantee", constraint, found, f"{_NOTHING} Fit again: a density has one guarantee.")
     if account.rule != "iid":
         return ""
     remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon, check_number
@@ -30,6 +30,8 @@ _STEP = 1e-4
 _TIE = 1e-3
 #: A planned epsilon is rounded down to six digits: it is typed and read, and wastes less than 1e-5 of itself.
 _PLANNED = Context(prec=6, rounding=ROUND_FLOOR)
+#: What accounts compare settings by is rounded up to nine digits: the last of a float differs between processors.
+_COMPARED = Context(prec=9, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,19 @@ def sum_of_epsilons(parts: Iterable[tuple[Guarantee, int]]) -> Fraction:
         parts: for each fitted density, the guarantee of one draw, whose epsilon is finite, and the number of draws.
     """
     return sum((count * exact_decimal(guarantee.epsilon) for guarantee, count in parts), Fraction(0))
+
+
+def round_up(number: float) -> float:
+    """Returns a number rounded up to nine digits, as accounts compare settings of fits by.
+
+    Args:
+        number: at least 0.
+
+    Example:
+        >>> round_up(0.25918177931828), round_up(1.0)
+        (0.25918178, 1.0)
+    """
+    return float(_COMPARED.create_decimal(repr(number)))
 
 
 def to_float(number: Fraction) -> float:
