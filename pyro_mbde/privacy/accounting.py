@@ -15,6 +15,7 @@ from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
 from pyro_mbde.privacy.placement import (
     MAX_DRAWS,
     filled_share_skew,
+    is_within_placement,
     largest_placed_epsilon,
     placed_total_variation,
     placement_epsilon,
@@ -275,7 +276,7 @@ def epsilon_per_draw(
         >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
         (1.0, 'calibrated', 0.027, 'calibrated')
         >>> round(epsilon_per_draw(3.0, 1_000, 1e-6, filled_share=0.05).epsilon, 3)
-        0.064
+        0.063
     """
     total_epsilon = check_epsilon(total_epsilon)
     check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)
@@ -317,12 +318,23 @@ def _budget(
     epsilon = _round_down(epsilon)
     while True:
         skew = skew_at(epsilon)
-        total = compose(_guarantee(epsilon, certificate_delta, skew), num_draws, delta)
-        if total.epsilon <= total_epsilon:
+        guarantee = _guarantee(epsilon, certificate_delta, skew)
+        total = compose(guarantee, num_draws, delta)
+        if total.epsilon <= total_epsilon and _account_bears(guarantee, total, num_draws, total_epsilon):
             form = "calibrated" if certificate_delta else "a priori"
             return DrawBudget(epsilon, certificate_delta, form, skew, total)
         # What a curve rounds up.
         epsilon = max(_round_down(epsilon * (1 - _STEP)), _pure_epsilon(total_epsilon, num_draws))
+
+
+def _account_bears(guarantee: Guarantee, total: TotalCost, num_draws: int, total_epsilon: float) -> bool:
+    """Whether an account by placement, which rounds up what it compares, bears the draws too."""
+    if total.rule != PLACEMENT:
+        return True
+    rounded = Guarantee(guarantee.epsilon, total_variation=round_up(guarantee.total_variation))
+    # The split of delta is rounded as well.
+    delta = math.nextafter(total.delta - guarantee.delta, 0.0)
+    return is_within_placement(rounded, num_draws, total_epsilon, delta)
 
 
 def _guarantee(epsilon: float, certificate_delta: float, skew: float) -> Guarantee:

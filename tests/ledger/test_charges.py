@@ -59,7 +59,7 @@ def test_a_key_that_is_taken_is_not_shown(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_charge_tells_what_is_spent_by_then(ledger: Ledger) -> None:
-    for rule, density in zip(("pure", "zcdp", "iid"), DENSITIES, strict=False):
+    for rule, density in zip(("pure", "zcdp", "placement", "iid"), DENSITIES, strict=False):
         ledger.open_account(rule, 5.0, 1e-6, rule)
         for num_draws in (1, 3):
             charge = ledger.charge(rule, UNIT, num_draws, fingerprint=density)
