@@ -259,7 +259,7 @@ class TestConfig:
             ("[fit]\nsteps = 20.0\n", "steps in [fit] must be a whole number, got 20.0."),
             ("[fit]\nseed = '1_0'\n", "seed in [fit] must be a whole number, got '1_0'."),
             ("[fit]\nseed = true\n", "seed in [fit] must be a number or text."),
-            ("[release]\nnum-draws = 1.9\n", "num-draws in [release] must be a whole number, got 1.9."),
+            ("[release]\nnum-rows = 1.9\n", "num-rows in [release] must be a whole number, got 1.9."),
             ("[fit]\nepsilon = '1_0'\n", "'1_0' is not a number."),
             ("[fit]\nepsilon = 1,5\n", "(at line 2, column 12). Write decimals with a point, as 0.5."),
         ],
