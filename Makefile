@@ -29,7 +29,7 @@ $(INSTALLED): $(PLAIN)
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(PLAIN)  ## Fit a private density to a real medical table, draw rows, run and check chains
+demo: $(PLAIN)  ## Fit a private density to a real medical table, draw rows of it as one batch, run and check chains
 	$(BIN)/python examples/randhie.py
 
 test: $(INSTALLED)  ## Run the tests and measure their coverage

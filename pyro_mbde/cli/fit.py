@@ -17,6 +17,7 @@ from pyro_mbde.cli.shared import (
     EXAMPLES,
     EXISTING,
     OUTPUT,
+    batch_remarks,
     check_output,
     find_schema,
     force_option,
@@ -42,11 +43,13 @@ class Recipe:
 
     Attributes:
         method: ``ratio``, ``mbde`` or ``mbde-paper``.
-        epsilon: of one draw, in nats.
+        epsilon: of one draw, in nats: of a row, or of a whole batch.
         delta: of the certificate, 0 for the a-priori guarantee; None for ``mbde-paper``.
-        skew: where the interval of the tilt lies; None for ``mbde-paper``.
+        skew: where the interval of the tilt lies; None for ``mbde-paper``, or where ``filled_share`` sets it.
         rounds: of boosting; None for ``ratio``.
         steps: gradient steps of a network, None for the method's own.
+        rows: of a batch; None for single rows.
+        filled_share: share of the base that the table is believed to fill; None if nothing is.
     """
 
     method: str
@@ -55,6 +58,8 @@ class Recipe:
     skew: float | None
     rounds: int | None
     steps: int | None
+    rows: int | None = None
+    filled_share: float | None = None
 
     @classmethod
     def from_options(cls, **options: Any) -> Recipe:
@@ -64,9 +69,28 @@ class Recipe:
             raise click.UsageError("--rounds is for the methods mbde and mbde-paper.")
         if recipe.method == PAPER and not (recipe.delta is None and recipe.skew is None):
             raise click.UsageError("--delta and --skew are for the methods ratio and mbde: the paper's has neither.")
-        defaults: dict[str, Any] = {} if recipe.method == PAPER else {"delta": DELTA, "skew": SKEW}
+        if recipe.method == PAPER and not (recipe.rows is None and recipe.filled_share is None):
+            raise click.UsageError("--rows and --filled-share are for the methods ratio and mbde.")
+        if recipe.filled_share is not None and recipe.skew is not None:
+            raise click.UsageError("--filled-share sets the skew: leave out --skew, or leave out --filled-share.")
+        if recipe.method == BOOSTING and recipe.rows is not None and recipe.delta == 0:
+            raise click.UsageError("--rows needs a certificate with the method mbde: leave out --delta 0.")
+        defaults: dict[str, Any] = {} if recipe.method == PAPER else {"delta": DELTA}
+        defaults |= {} if recipe.method == PAPER or recipe.filled_share is not None else {"skew": SKEW}
         defaults |= {} if recipe.method == RATIO else {"rounds": ROUNDS}
         return replace(recipe, **{name: value for name, value in defaults.items() if getattr(recipe, name) is None})
+
+    @property
+    def placed_skew(self) -> float:
+        """Where the interval lies: the skew, or what the filled share makes of it; 1/2 for the paper's method."""
+        if self.filled_share is not None:
+            from pyro_mbde._checks import check_number
+            from pyro_mbde.calibration.plan import check_finite_epsilon
+            from pyro_mbde.privacy.placement import filled_share_skew
+
+            check_number("filled_share", self.filled_share, "be in (0, 1)", lambda share: 0 < share < 1)
+            return filled_share_skew(check_finite_epsilon(self.epsilon), self.filled_share)
+        return 0.5 if self.skew is None else self.skew
 
     def trainer(
         self, base: Distribution, *, seed: int | None = None, progress: bool = False
@@ -86,13 +110,15 @@ class Recipe:
         if self.method == PAPER:
             boosting = MBDE.paper(base, self.epsilon, self.rounds or ROUNDS, seed=seed, progress=progress)
             return self._with_steps(boosting).fit
-        delta, skew = self.delta, self.skew
-        assert delta is not None and skew is not None
+        delta, skew = self.delta, self.placed_skew
+        assert delta is not None
         if self.method == RATIO:
             ratio = self._with_steps(DensityRatio(base, seed=seed, progress=progress))
-            plan_calibration(ratio.base, self.epsilon, delta, skew)  # checks them before any table is read
-            return lambda table: ratio.fit(table).mollify(self.epsilon, delta, skew)
-        calibration: dict[str, Any] = {"calibrated": True, "delta": delta} if delta != 0 else {}
+            plan_calibration(ratio.base, self.epsilon, delta, skew, self.rows)  # checks them before any table is read
+            return lambda table: ratio.fit(table).mollify(self.epsilon, delta, skew, num_rows=self.rows)
+        calibration: dict[str, Any] = {}
+        if delta != 0:
+            calibration = {"calibrated": True, "delta": delta, "num_rows": self.rows}
         boosting = MBDE(
             base, self.epsilon, self.rounds or ROUNDS, skew=skew, seed=seed, progress=progress, **calibration
         )
@@ -110,7 +136,15 @@ RECIPE_OPTIONS = tuple(field.name for field in fields(Recipe))
 def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options of a trainer to a command, which gets them as ``recipe``."""
 
-    @click.option("--epsilon", type=NUMBER, required=True, help="Privacy parameter of one row, in nats.")
+    @click.option(
+        "--epsilon",
+        type=NUMBER,
+        required=True,
+        help="Privacy parameter, in nats: of one row, or with --rows of a whole batch.",
+    )
+    @click.option(
+        "--rows", type=Whole(1), help="Rows of a batch, drawn together for one price.  [default: single rows]"
+    )
     @click.option(
         "--delta",
         type=NUMBER,
@@ -120,6 +154,11 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--skew",
         type=NUMBER,
         help=f"Share of the interval of the tilt that is below 0, in (0, 1).  [default: {SKEW:g}]",
+    )
+    @click.option(
+        "--filled-share",
+        type=NUMBER,
+        help="In place of --skew: share of the base that the table is publicly believed to fill, in (0, 1).",
     )
     @click.option(
         "--method",
@@ -143,7 +182,8 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     short_help="Fit a density to a table.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 3 --rows 10 -o model.pt
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 --filled-share 0.2 -o single-rows.pt
   pyro-mbde fit patients.csv --sep ";" --decimal , --encoding latin-1 --config pyro-mbde.toml
   pyro-mbde fit patients.csv --schema schema.toml --epsilon 1 --method mbde --delta 0 -o model.pt
 
@@ -184,6 +224,9 @@ def fit_command(
     The model is as sensitive as the table, and so are errors, warnings and the time taken: keep them private. Only rows
     from `pyro-mbde release` may be handed out. Notes on the table are shown with --quiet too.
 
+    With --rows K a draw is a batch of K rows, and epsilon is what the whole batch costs. One batch of all the rows that
+    are wanted comes closer to the table than single rows of the same total.
+
     A model that exists is replaced only with --force. Epsilon, delta, skew, method or schema chosen because of what is
     said about the table, or because of a result, void the guarantee. A model costs nothing until rows are drawn from
     it; still, do not fit again until one looks right: a certificate covers one fit, not the best of several.
@@ -191,6 +234,7 @@ def fit_command(
     if schema is None and config_columns(ctx) is None:
         raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
     check_output(ctx, output, force=force)
+    from pyro_mbde._checks import counted
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
 
@@ -203,11 +247,12 @@ def fit_command(
         _compare(console, output, model)
     model.save(output)
     guarantee = model.density.guarantee
-    remarks = advise(
-        row=recipe.epsilon,
-        skew=0.5 if recipe.skew is None else recipe.skew,
-        calibrated=model.density.certificate is not None,  # a wish for one may come to nothing
-    )
+    calibrated = model.density.certificate is not None  # a wish for one may come to nothing
+    if recipe.rows is None:
+        remarks = advise(row=recipe.epsilon, skew=recipe.placed_skew, calibrated=calibrated)
+    else:
+        looks = batch_remarks(recipe.rows, recipe.epsilon, skew=recipe.placed_skew, calibrated=calibrated)
+        remarks = [*advise(recipe.epsilon), *looks]
     document = {
         "model": output,
         "recipe": asdict(recipe),
@@ -216,7 +261,8 @@ def fit_command(
         "advice": console.notes(remarks),
     }
     certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
-    console.answer(document, f"{output}: one draw costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)
+    draw = "draw" if recipe.rows is None else f"batch of {counted(recipe.rows, 'row')}"
+    console.answer(document, f"{output}: one {draw} costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)
     console.note(f"{output} is as sensitive as the table: keep it. Hand out rows from `pyro-mbde release` alone.")
 
 

@@ -9,7 +9,16 @@ import click
 
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
-from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, ledger_option, library, open_ledger, shared_options
+from pyro_mbde.cli.shared import (
+    EXAMPLES,
+    EXISTING,
+    OUTPUT,
+    batch_remarks,
+    ledger_option,
+    library,
+    open_ledger,
+    shared_options,
+)
 
 
 @click.command(
@@ -17,13 +26,14 @@ from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, ledger_option, libr
     short_help="Draw rows to hand out, charged to an account.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde release model.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde release model.pt --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde release single-rows.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
   pyro-mbde release model.pt 2 --config pyro-mbde.toml --purpose "rows for the course"
   PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o public/row.parquet
 """,
 )
 @click.argument("model", type=EXISTING)
-@click.argument("num_draws", type=Whole(1))
+@click.argument("num_rows", type=Whole(1), required=False)
 @ledger_option
 @click.option("--account", required=True, help="Account of the ledger to charge.")
 @click.option("-o", "--output", type=OUTPUT, required=True, metavar="ROWS", help="File for the rows: .csv or .parquet.")
@@ -39,7 +49,7 @@ from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, ledger_option, libr
 def release_command(
     console: Console,
     model: Path,
-    num_draws: int,
+    num_rows: int | None,
     ledger: str,
     account: str,
     output: Path,
@@ -48,7 +58,10 @@ def release_command(
     variable_time: bool,
     seed: int | None,
 ) -> None:
-    """Draw NUM_DRAWS rows from MODEL, to hand out, and charge them to an account of the ledger.
+    """Draw NUM_ROWS rows from MODEL, to hand out, and charge them to an account of the ledger.
+
+    A model that was fitted with --rows gives whole batches, each for one price: one, if NUM_ROWS is left out, and else
+    as many as make up NUM_ROWS. Of any other model every row is paid for by itself, and NUM_ROWS is needed.
 
     The account is charged before anything is drawn. If it cannot bear the rows, nothing is drawn and the exit code is
     3. A card that says what is guaranteed is written beside ROWS, as .card.json and .card.html; none of the three files
@@ -56,15 +69,23 @@ def release_command(
     cannot be written are printed. Once rows are charged and written the exit code is 0, even if nothing can be printed.
     """
     from pyro_mbde._checks import counted, shown
+    from pyro_mbde.density.base import PreparedBase
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)
+    rows_of_batch = PreparedBase.of(fitted.density.base).num_rows
+    if num_rows is None:
+        if rows_of_batch is None:
+            raise click.UsageError(
+                f"Missing argument 'NUM_ROWS': {model} gives single rows, each of which is paid for."
+            )
+        num_rows = rows_of_batch
     with open_ledger(ledger) as opened:
         try:
             released = library().release(
                 fitted.density,
-                num_draws,
+                num_rows,
                 opened,
                 account,
                 path=output,
@@ -87,22 +108,23 @@ def release_command(
             raise
     standing, density = released.card["account"], released.card["density"]
     spent = standing["spent"]
-    advice = advise(
-        standing["epsilon"],
-        row=released.card["guarantee_of_one_row"]["epsilon"],
-        skew=density["skew"],
-        calibrated=density["form"] == "calibrated",
-    )
+    epsilon, skew, calibrated = fitted.density.epsilon, density["skew"], density["form"] == "calibrated"
+    if rows_of_batch is None:
+        advice = advise(standing["epsilon"], row=epsilon, skew=skew, calibrated=calibrated)
+    else:
+        remarks = batch_remarks(rows_of_batch, epsilon, skew=skew, calibrated=calibrated)
+        advice = [*advise(standing["epsilon"]), *remarks]
     document = {
         "rows": output,
-        "num_draws": num_draws,
+        "num_rows": num_rows,
+        "num_draws": released.charge.num_draws,
         "card": released.card,
         "charge": {"number": released.charge.number, "when": released.charge.when, "purpose": purpose},
         "account": standing,
         "advice": console.notes(advice),
     }
     text = (
-        f"{counted(num_draws, 'row')} in {output}, "
+        f"{counted(num_rows, 'row')} in {output}, "
         f"what is guaranteed in {output.stem}.card.json and .card.html beside it\n"
         f"entry {released.charge.number} of the ledger, charged to {released.charge.account}: "
         f"epsilon {shown(spent['epsilon'])} of {shown(standing['epsilon'])} spent, "

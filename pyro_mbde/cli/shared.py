@@ -82,6 +82,22 @@ def open_ledger(place: str, *, create: bool = False) -> Any:
     return importlib.import_module("pyro_mbde.ledger.ledger").Ledger(place)
 
 
+def batch_remarks(num_rows: int, epsilon: float, *, skew: float, calibrated: bool) -> list[str]:
+    """Returns what rows of a batch can show, in words; from public numbers alone.
+
+    Args:
+        num_rows: of the batch.
+        epsilon: of the batch, in nats.
+        skew: of its density.
+        calibrated: whether its guarantee is calibrated, or a priori.
+    """
+    from pyro_mbde.privacy.accounting import PURE, DrawBudget, TotalCost
+    from pyro_mbde.privacy.release_plan import ReleasePlan
+
+    form, total = "calibrated" if calibrated else "a priori", TotalCost(epsilon, 0.0, PURE)
+    return ReleasePlan(1, num_rows, DrawBudget(epsilon, 0.0, form, skew, total)).remarks()
+
+
 def check_output(ctx: click.Context, path: Path, *, force: bool) -> None:
     """Raises before any work is done if a file cannot be written, exists, or is one that the command reads."""
     if not path.parent.is_dir():

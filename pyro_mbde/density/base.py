@@ -264,16 +264,17 @@ def note_schema(base: Distribution, schema: Mapping[str, Any] | None) -> None:
     """Attaches a schema to a base, so that rows of a density over it can be converted back to the table's units.
 
     Args:
-        base: its copies keep the note, which is not part of the distribution or of a fingerprint.
+        base: its copies keep the note, which is not part of the distribution or of a fingerprint. Of a batch, the base
+            of a row keeps it.
         schema: as :meth:`pyro_mbde.Schema.to_dict` returns it; ``None`` to note nothing.
     """
     if schema is not None:
-        vars(base)[_NOTED_SCHEMA] = schema
+        vars(base.row if isinstance(base, RowBatch) else base)[_NOTED_SCHEMA] = schema
 
 
 def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
-    """Returns the schema that a base was made from, as plain values; None where none was noted."""
-    noted: Mapping[str, Any] | None = vars(base).get(_NOTED_SCHEMA)
+    """Returns the schema that a base, or the rows of a batch, was made from; None where none was noted."""
+    noted: Mapping[str, Any] | None = vars(base.row if isinstance(base, RowBatch) else base).get(_NOTED_SCHEMA)
     return noted
 
 

@@ -152,6 +152,20 @@ class TiltedBase(TiltedMoments):
         scores = score_rows(self._row_score, rows)
         return self._tilt.of_scores(scores.reshape(value.shape[: value.dim() - len(self._row_shape)]))
 
+    def row_scores(self, rows: Tensor) -> Tensor:
+        """Returns <theta, c> of rows, what the tilt clips: of a batch, the sum over its rows.
+
+        Privacy:
+            Not for release.
+
+        Args:
+            rows: shape ``(n,)`` or ``(n, d)``.
+
+        Returns:
+            float64 tensor of shape ``(n,)``, never NaN.
+        """
+        return score_rows(self._row_score, rows)
+
     def _row_score(self, rows: Tensor) -> Tensor:
         return self._tilt.score((rows if self._row_shape else rows.unsqueeze(-1)).to(self.dtype))
 

@@ -14,22 +14,25 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import counted, shown
+from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON
+from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card_words import (
     base_in_words,
     base_units,
+    batches_in_words,
     column_values,
     likeness,
     percent,
     round_up,
     short_number,
 )
-from pyro_mbde.releases.columns import ReleasedColumn, readable
+from pyro_mbde.releases.columns import ReleasedColumn, readable, row_base
 from pyro_mbde.sampling.plan import DrawPlan
 from pyro_mbde.serialization import encode
 from pyro_mbde.theory import post_processing_bounds
@@ -45,9 +48,15 @@ _PROTECTS = (
     "The whole table: not only single records, but every group of records, of any size, up to all of them. For any two "
     "tables, the probabilities of the released rows differ by at most the factor stated."
 )
-_LIMITS = [
+_ACCURACY = (
     "That the rows are accurate, or true of any person. The guarantee does not let their density follow the table "
-    "closely.",
+    "closely."
+)
+_ACCURACY_OF_BATCHES = (
+    "That the rows are accurate, or true of any person. The guarantee limits how closely their density follows the "
+    "table."
+)
+_LIMITS = [
     "That no row resembles a real record. A row may do so by chance.",
     "Anything about other releases from the same table, unless they were charged to the same account.",
     "Protection of what the owner chose publicly beforehand: the base, its ranges, the columns, the budget. If any of "
@@ -55,6 +64,10 @@ _LIMITS = [
     "Protection from conclusions that do not need the table. What follows from the base alone can be concluded from "
     "the rows too.",
 ]
+_DEPENDENCE = (
+    "That the rows of a batch are independent of one another. All of them may be rather like the table, or all of them "
+    "rather like the base: they are a sample of a density, not a count of people."
+)
 _REFERENCES = [
     "H. Husain, Z. Cranko, R. Nock. Integral Privacy for Sampling from Mollifier Densities with Approximation "
     "Guarantees. 2018. (integral privacy of a draw)",
@@ -71,7 +84,7 @@ _REFERENCES = [
 def make_card(
     q: MollifiedExpFamily,
     *,
-    num_rows: int,
+    num_draws: int,
     columns: Sequence[ReleasedColumn],
     plan: DrawPlan,
     cost: TotalCost,
@@ -94,9 +107,9 @@ def make_card(
 
     Args:
         q: the fitted density.
-        num_rows: number of rows.
+        num_draws: number of rows, or of batches.
         columns: of the rows.
-        plan: how rows are drawn.
+        plan: how rows or batches are drawn.
         cost: of this release, taken alone.
         account: the account that paid: name, rule, epsilon and delta.
         spent: of the account, this release included.
@@ -112,6 +125,8 @@ def make_card(
         certificate = None  # it has lapsed, or fresh chains do not need it
     # However later releases are chosen, everything together is bounded by the limit, not by what is spent so far.
     limit = TotalCost(account.epsilon, account.delta, account.rule)
+    base, rows_of_batch = row_base(q), PreparedBase.of(q.base).num_rows
+    num_rows = num_draws * (rows_of_batch or 1)
     rows = counted(num_rows, "row")
     return {
         "format": CARD_FORMAT,
@@ -123,7 +138,7 @@ def make_card(
         "who": who,
         "num_rows": num_rows,
         "columns": [column._asdict() for column in columns],
-        "guarantee_of_one_row": asdict(guarantee),
+        **_price(guarantee, num_draws, rows_of_batch),
         "cost_of_this_release": asdict(cost),
         "account": {
             "name": account.name,
@@ -138,15 +153,16 @@ def make_card(
             guarantee,
             skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
             fresh_chains=plan.method == "fresh chains",
-            where=base_in_words(q.base, columns),
+            where=base_in_words(base, columns),
+            rows_of_batch=rows_of_batch,
         ),
         "meaning": _meaning(rows, cost),
         "examples": [_example(rows, cost), _example("All that the account may ever pay for", limit)],
-        "does_not_promise": _limits(plan),
+        "does_not_promise": _limits(plan, rows_of_batch),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
-            "base": json_values(encode(q.base)),
-            "base_text": base_text(q.base),
+            "base": json_values(encode(base)),
+            "base_text": base_text(base),
             "base_units": base_units(columns) if in_table_units else "",
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
@@ -154,9 +170,20 @@ def make_card(
             "skew": _skew(bounds.low, bounds.high, 0.0 if certificate is None else certificate.tolerance),
             "tolerance": None if certificate is None else certificate.tolerance,
         },
-        "draws": _draws(plan, q.base, test_only),
+        "draws": _draws(plan, q.base, rows_of_batch, test_only),
         "software": {"name": "pyro_mbde", "version": version},
         "references": list(_REFERENCES),
+    }
+
+
+def _price(guarantee: Guarantee, num_draws: int, rows_of_batch: int | None) -> dict[str, Any]:
+    """What a draw is and costs: a row, or a batch, whose rows have no price of their own."""
+    if rows_of_batch is None:
+        return {"guarantee_of_one_row": asdict(guarantee)}
+    text = batches_in_words(num_draws, rows_of_batch, guarantee.epsilon)
+    return {
+        "guarantee_of_one_batch": asdict(guarantee),
+        "batches": {"number": num_draws, "rows_of_each": rows_of_batch, "text": text},
     }
 
 
@@ -262,7 +289,8 @@ def _meaning(rows: str, cost: TotalCost) -> list[str]:
     return meaning
 
 
-def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any]:
+def _draws(plan: DrawPlan, base: Distribution, rows_of_batch: int | None, test_only: bool) -> dict[str, Any]:
+    unit = "row" if rows_of_batch is None else "batch"
     described: dict[str, Any] = {"fixed_work": plan.count is not None}
     if plan.method == "fresh chains":
         steps = f"{plan.count} step{'' if plan.count == 1 else 's'}"
@@ -274,7 +302,7 @@ def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any
     elif plan.method == "constant-time":
         proposals = f"{plan.count} proposal{'' if plan.count == 1 else 's'}"
         described["method"] = (
-            f"constant-time: rejection with {proposals} for every row, whatever the table; within 2^-53 of the "
+            f"constant-time: rejection with {proposals} for every {unit}, whatever the table; within 2^-53 of the "
             "density in total variation"
         )
         described["num_proposals"] = plan.count
@@ -293,7 +321,7 @@ def _draws(plan: DrawPlan, base: Distribution, test_only: bool) -> dict[str, Any
     return described | {"total_variation": plan.total_variation, "randomness": randomness}
 
 
-def _limits(plan: DrawPlan) -> list[str]:
+def _limits(plan: DrawPlan, rows_of_batch: int | None) -> list[str]:
     time = "That the time of the draws reveals nothing. It may depend on the table."
     if plan.count is not None:
         time = (
@@ -301,7 +329,9 @@ def _limits(plan: DrawPlan) -> list[str]:
             "a processor may be slower with some numbers than with others."
         )
     return [
+        _ACCURACY if rows_of_batch is None else _ACCURACY_OF_BATCHES,
         *_LIMITS,
+        *([] if rows_of_batch is None else [_DEPENDENCE]),
         time,
         "That this card is true. It is the owner's statement; their ledger can show that the rows were paid for.",
     ]

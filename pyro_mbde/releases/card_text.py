@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pyro_mbde._checks import counted
 from pyro_mbde.releases.card_words import column_values, percent, round_up, short_number
 
 _WIDTH = 100
@@ -24,9 +25,9 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 
 def _lines(card: Mapping[str, Any]) -> Iterator[str]:
-    one, cost, account, density = (
-        card[key] for key in ("guarantee_of_one_row", "cost_of_this_release", "account", "density")
-    )
+    cost, account, density = (card[key] for key in ("cost_of_this_release", "account", "density"))
+    batches = card.get("batches")
+    one, of_one = card[f"guarantee_of_one_{'row' if batches is None else 'batch'}"], _of_one(batches)
     spent = account["spent"]
     if card["test_only"]:
         yield from _wrap("TEST ONLY. These rows come from a fixed seed: nothing below holds. Do not hand them out.")
@@ -36,9 +37,12 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     if card["purpose"]:
         yield from _wrap(card["purpose"])
     yield ""
-    yield f"one row ε = {round_up(one['epsilon'])}, this release ε = {round_up(cost['epsilon'])}, " + (
+    yield f"{of_one} ε = {round_up(one['epsilon'])}, this release ε = {round_up(cost['epsilon'])}, " + (
         f"spent ε = {round_up(spent['epsilon'])} of {short_number(account['epsilon'])}"
     )
+    if batches is not None:
+        yield from _heading("One batch, one price")
+        yield from _wrap(batches["text"])
     if "likeness" in card:
         yield from _heading("What the rows are like")
         yield from _wrap(card["likeness"]["text"])
@@ -70,7 +74,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading("The figures")
     yield from _facts(
         {
-            "One row": f"{_cost(one)}, log-ratios range over {round_up(one['log_ratio_range'])} nats",
+            of_one.capitalize(): f"{_cost(one)}, log-ratios range over {round_up(one['log_ratio_range'])} nats",
             "This release, alone": f"{_cost(cost)} ({cost['rule']})",
             "Account": f"{account['name']}: ε = {short_number(account['epsilon'])}, "
             f"δ = {short_number(account['delta'])}, rule {account['rule']}",
@@ -88,6 +92,11 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading("References")
     for reference in card["references"]:
         yield from _wrap(reference, "- ")
+
+
+def _of_one(batches: Mapping[str, Any] | None) -> str:
+    """What a draw is."""
+    return "one row" if batches is None else f"one batch of {counted(batches['rows_of_each'], 'row')}"
 
 
 def _cost(of: Mapping[str, Any]) -> str:

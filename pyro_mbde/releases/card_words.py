@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.distributions import Distribution, Independent, Uniform
 
-from pyro_mbde._checks import shown
+from pyro_mbde._checks import counted, shown
 from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn
@@ -18,21 +18,25 @@ from pyro_mbde.releases.columns import ReleasedColumn
 _RESERVE = 1e-9
 
 
-def likeness(guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, where: str) -> dict[str, Any]:
+def likeness(
+    guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, where: str, rows_of_batch: int | None = None
+) -> dict[str, Any]:
     r"""Returns how much of the rows is public base, whatever the table was.
 
     By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of fresh chains have a law whose ratio to the
     base is in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R`
     (:func:`~pyro_mbde.sampling.independence.fresh_guarantee`): as that of a calibrated density with skew 1/2.
+    Of a batch this is said of whole batches, and of a row by itself (:func:`row_distance`).
 
     Privacy:
         Public: it depends on its arguments alone, which are public.
 
     Args:
-        guarantee: of one row.
+        guarantee: of one row, or of one batch.
         skew: of a density whose certificate holds; ``None`` for an a-priori guarantee.
         fresh_chains: whether rows are last states of fresh chains.
         where: what the base is, in words.
+        rows_of_batch: ``None`` for single rows.
 
     Example:
         >>> of = likeness(Guarantee(0.5, 1e-9), skew=0.3, fresh_chains=False, where="the public base")
@@ -44,20 +48,80 @@ def likeness(guarantee: Guarantee, *, skew: float | None, fresh_chains: bool, wh
         of the table.
     """
     skew = 0.5 if fresh_chains else skew
-    if skew is not None and 0 <= skew <= 1:
-        distance = distance_from_base(guarantee.epsilon, skew)
-    else:
-        distance = distance_from_base(guarantee.epsilon, calibrated=False)
-    distance = min(distance + _RESERVE, 1.0)
-    of_100 = math.floor(100 * (1 - distance))
+    calibrated = skew is not None and 0 <= skew <= 1
+    placed = skew if calibrated and skew is not None else 0.5
+    distance = min(distance_from_base(guarantee.epsilon, placed, calibrated=calibrated) + _RESERVE, 1.0)
     unless = f" (except with a probability of {round_up(guarantee.delta)})" if guarantee.delta > 0 else ""
-    text = "Means, shares and correlations of these rows are not those of the table."
-    if of_100 > 0:
-        text = (
-            f"At ε = {round_up(guarantee.epsilon)} a row, at least {of_100} of 100 such rows could as well have been "
-            f"drawn from {where}, whatever the table was{unless}. So {text[0].lower()}{text[1:]}"
-        )
-    return {"of_100_rows": of_100, "largest_distance_from_base": float(f"{distance:.6g}"), "text": text}
+    epsilon, tail = round_up(guarantee.epsilon), f"drawn from {where}, whatever the table was{unless}."
+    are_not = "are not" if rows_of_batch is None else "need not be"
+    text = f"Means, shares and correlations of these rows {are_not} those of the table."
+    followed = f"So {text[0].lower()}{text[1:]}"
+    found = {"largest_distance_from_base": float(f"{distance:.6g}")}
+    of_100 = math.floor(100 * (1 - distance))
+    if rows_of_batch is None:
+        if of_100 > 0:
+            counts = f"{of_100} of 100 such rows"
+            text = f"At ε = {epsilon} a row, at least {counts} could as well have been {tail} {followed}"
+        return {"of_100_rows": of_100, **found, "text": text}
+    of_a_row = row_distance(guarantee.epsilon, placed, rows_of_batch, calibrated=calibrated)
+    rows_of_100 = math.floor(100 * (1 - min(of_a_row + _RESERVE, distance)))
+    if rows_of_100 > 0:
+        counts = f"{of_100} of 100 such batches and, each by itself, {rows_of_100} of 100 such rows"
+        text = f"At ε = {epsilon} a batch, at least {counts} could as well have been {tail} {followed}"
+    return {"of_100_batches": of_100, "of_100_rows": rows_of_100, **found, "text": text}
+
+
+def row_distance(epsilon: float, skew: float, num_rows: int, *, calibrated: bool = True) -> float:
+    r"""Returns the largest total variation between the base and the law of one row of a batch, taken by itself.
+
+    Privacy:
+        Public.
+
+    Args:
+        epsilon: of the batch, in nats, at least 0.
+        skew: of a calibrated density, in [0, 1].
+        num_rows: rows of the batch.
+        calibrated: whether its guarantee is calibrated, or a priori.
+
+    Example:
+        >>> round(row_distance(3.0, 0.3, 10), 3)
+        0.221
+    """
+    # D = KL(q, Q0^k) is largest where the ratio q/q0 is at an end of [a, b] everywhere, as x log x is convex: then it
+    # is b with the probability b(1 - a)/(b - a) under q. A priori the log-ratio ranges over R = epsilon/2, and
+    # D <= R^2/8 (Hoeffding). All rows have one law p, and against a product k KL(p, q0) <= D. From KL to total
+    # variation lead the inequalities of Pinsker and of Bretagnolle and Huber.
+    if epsilon == 0:
+        return 0.0
+    if calibrated:
+        above = -math.expm1(-skew * epsilon) / -math.expm1(-epsilon)
+        divergence = epsilon * (above * (1 - skew) - (1 - above) * skew)
+    else:
+        divergence = min((epsilon / 2) ** 2 / 8, epsilon / 2)
+    of_a_row = max(divergence, 0.0) / num_rows
+    return min(math.sqrt(of_a_row / 2), math.sqrt(-math.expm1(-of_a_row)))
+
+
+def batches_in_words(number: int, num_rows: int, epsilon: float) -> str:
+    """Returns what it means that rows came in batches.
+
+    Args:
+        number: of batches.
+        num_rows: of each.
+        epsilon: of one batch, in nats.
+
+    Example:
+        >>> print(batches_in_words(1, 20, 3.0))
+        The 20 rows were drawn together, as one batch, for one price: ε = 3 covers the whole batch. A row has no price
+        of its own, and fewer of the rows would cost no less. Rows of a batch depend on one another.
+    """
+    rows, price = counted(num_rows, "row"), f"ε = {round_up(epsilon)} covers the whole batch"
+    if number == 1:
+        text = f"The {rows} were drawn together, as one batch, for one price: {price}."
+    else:
+        text = f"The rows were drawn in {number} batches of {rows}, one below another, each for one price: {price}."
+    rest = "A row has no price of its own, and fewer of the rows would cost no less."
+    return f"{text} {rest} Rows of a batch depend on one another."
 
 
 def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:

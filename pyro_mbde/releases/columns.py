@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde.density.base import noted_schema
+from pyro_mbde.density.base import PreparedBase, noted_schema, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.schema import Schema
@@ -40,6 +41,11 @@ class ReleasedColumn(NamedTuple):
     decimals: int | None = None
 
 
+def row_base(q: MollifiedExpFamily) -> Distribution:
+    """Returns the public base of one row: that of the density, or of a batch's rows."""
+    return PreparedBase.of(q.base).row.distribution
+
+
 def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> Schema | None:
     """Returns the schema that brings rows of a density into the units of its table; None where there is none.
 
@@ -63,7 +69,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
         return columns if isinstance(columns, Schema) else own
     if isinstance(columns, Schema):
         if _units(columns) != _units(own):
-            _check_schema(q, columns)  # names an edge, if one differs
+            _check_schema(row_base(q), columns)  # names an edge, if one differs
             names = list(columns.names)
             remedy = f"Its columns are {list(own.names)}. Leave columns out to use them."
             raise ValueError(
@@ -100,17 +106,18 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
         share 0.0 1.0 False
         age 18.0 100.0 False
     """
-    num_columns = q.event_shape.numel()
+    base = row_base(q)
+    num_columns = base.event_shape.numel()
     schema = schema_of(q, names)
     if schema is not None:
-        _check_schema(q, schema)
+        _check_schema(base, schema)
         return [
             ReleasedColumn(one.name, one.low, one.high, one.kind == "integer", one.scale, one.decimals)
             for one in schema.columns
         ]
     assert not isinstance(names, Schema)
     if names is None:
-        names = [f"x{index}" for index in range(num_columns)] if q.event_shape else ["x"]
+        names = [f"x{index}" for index in range(num_columns)] if base.event_shape else ["x"]
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(argument_error("columns", "be a list of strings", names))
     if len(names) != num_columns:
@@ -118,28 +125,27 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
         raise ValueError(argument_error("columns", "be printable and differ from one another", list(names)))
     check_distinct("columns", names)
-    support: Any = q.support
-    low, high, whole = _edges(support)
+    low, high, whole = _edges(support_of(base))
     columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)
     return [ReleasedColumn(name, least, largest, whole) for name, least, largest in columns]
 
 
-def _check_schema(q: MollifiedExpFamily, schema: Schema) -> None:
-    """Raises unless the density stands on the base that a schema makes; names the first edge that differs."""
-    *edges, whole = _edges(q.support)
+def _check_schema(base: Distribution, schema: Schema) -> None:
+    """Raises unless a row's base is the one that a schema makes; names the first edge that differs."""
+    *edges, whole = _edges(support_of(base))
     *wanted, _ = _edges(schema.base().support)
     num_columns = len(schema.columns)
-    if q.event_shape != (num_columns,) or whole:
+    if base.event_shape != (num_columns,) or whole:
         kind = "discrete" if whole else "continuous"
-        raise _not_its_schema(f"{num_columns} columns for a {kind} base of event shape {tuple(q.event_shape)}")
+        raise _not_its_schema(f"{num_columns} columns for a {kind} base of event shape {tuple(base.event_shape)}")
     ours = zip(*(_spread(edge, num_columns) for edge in edges), strict=True)
     theirs = zip(*(edge.tolist() for edge in wanted), strict=True)
     for column, found, (low, high) in zip(schema.columns, ours, theirs, strict=True):
         for end, edge, other in zip(("lower", "upper"), found, (low, high), strict=True):
             if edge is None or not abs(edge - other) <= _SAME_EDGE * (high - low):
-                base = "none" if edge is None else f"{edge:.12g}"
+                has = "none" if edge is None else f"{edge:.12g}"
                 raise _not_its_schema(
-                    f"{other:.12g} for the {end} edge of {column.name!r}, of which the base has {base}"
+                    f"{other:.12g} for the {end} edge of {column.name!r}, of which the base has {has}"
                 )
 
 
@@ -174,7 +180,7 @@ def readable(number: Tensor) -> float:
 
 
 def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
-    """Returns draws, of shape ``(num_draws, *event_shape)``, as a table, in its own units if there is a schema."""
+    """Returns rows, of shape ``(n,)`` or ``(n, d)``, as a table, in its own units if there is a schema."""
     if schema is not None:
         return schema.to_frame(values)
     return pd.DataFrame(values.detach().cpu().reshape(len(values), -1).numpy(), columns=[c.name for c in columns])

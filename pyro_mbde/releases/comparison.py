@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mbde._torch_state import seeded, single_thread
+from pyro_mbde.calibration.batches import BatchScores
+from pyro_mbde.calibration.scores import SampledScores
+from pyro_mbde.density.base import PreparedBase
+from pyro_mbde.density.bounds import clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.releases.columns import ReleasedColumn, released_columns, schema_of, to_frame
+from pyro_mbde.releases.columns import ReleasedColumn, released_columns, row_base, schema_of, to_frame
 from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]
@@ -23,6 +27,8 @@ Array = NDArray[np.float64]
 _NUM_DRAWS, _CHUNK = 2**17, 2**15
 #: Distances are of histograms between these quantiles, of the table's and of the base's values.
 _COLUMN_LEVELS, _PAIR_LEVELS = np.arange(1, 10) / 10, np.arange(1, 4) / 4
+#: Scores at which the ratio of a batch's row is computed, and the tolerance, in nats, of the law of the others' scores.
+_NUM_NODES, _GRID_TOLERANCE = 129, 0.05
 #: Bars of a picture. Without ends, a column is shown between quantiles.
 _NUM_BARS, _SHOWN = 30, (0.001, 0.999)
 
@@ -91,7 +97,7 @@ class PairComparison(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A table, the density and the base. As sensitive as the table.
+    """A table, the density and the base; of a density of batches, one row by itself. As sensitive as the table.
 
     Attributes:
         verdict: what rows will look like, in a sentence.
@@ -128,15 +134,20 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
 
     Args:
         q: the fitted density.
-        rows: of the table, in the support, shape ``(n, *event_shape)``; ``None``, or none of them, for no table.
+        rows: of the table, in the support, shape ``(n,)`` or ``(n, d)``; ``None``, or none of them, for no table.
         columns: names of the columns, or the schema that the base was made from, as for
             :func:`~pyro_mbde.release`.
     """
     named = released_columns(q, columns)
     schema = schema_of(q, columns)
+    rows_of_batch = PreparedBase.of(q.base).num_rows
     with seeded(0), single_thread(), torch.no_grad():
-        draws = q.base.sample(torch.Size([_NUM_DRAWS]))
-        log_ratio = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)]) - q.log_normalizer.value
+        draws = row_base(q).sample(torch.Size([_NUM_DRAWS]))
+        if rows_of_batch is None:
+            tilts = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)])
+        else:
+            tilts = _log_ratios_of_a_row(q, draws, rows_of_batch)
+        log_ratio = tilts - q.log_normalizer.value
     weights = log_ratio.softmax(0).cpu().numpy()
     table = None if rows is None or not len(rows) else to_frame(rows, named, schema)
     base = to_frame(draws, named, schema)
@@ -160,6 +171,26 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
     distance = 0.5 * float(abs(weights - 1 / len(weights)).sum())
     pairs.sort(key=lambda pair: _furthest_first(pair.distances))
     return Comparison(_verdict(compared, pairs, distance), distance, compared, tuple(pairs))
+
+
+def _log_ratios_of_a_row(q: MollifiedExpFamily, draws: Tensor, num_rows: int) -> Tensor:
+    r"""Of one row of a batch, whatever the others are: the log of its law's ratio to the base, up to a constant.
+
+    With u the score of the row and S that of the k - 1 others, which are draws of the base, it is
+    :math:`\log E\, e^{f(u + S)}`, computed at some u and interpolated between them.
+    """
+    scores = q.row_scores(draws).cpu()
+    others, log_weights = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    if num_rows > 1:
+        sampled = SampledScores(scores.unsqueeze(0), torch.zeros(1, len(scores), dtype=torch.long))
+        others, log_weights = BatchScores(sampled, num_rows - 1, _GRID_TOLERANCE).weighted()
+        log_weights = log_weights - log_weights.logsumexp(0)
+    values, levels = scores.numpy(), np.linspace(0, 1, _NUM_NODES)
+    even = values.min() + levels * (values.max() - values.min())
+    nodes = np.unique(np.concatenate([np.quantile(values, levels), even]))
+    tilts = [q.shrinkage * clip_score(others + float(node), q.offset, q.bounds) for node in nodes]
+    log_ratios = [float((tilt + log_weights).logsumexp(0)) for tilt in tilts]
+    return torch.from_numpy(np.interp(values, nodes, log_ratios))
 
 
 def _furthest_first(distances: Distances) -> float:

@@ -13,9 +13,12 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error
+from pyro_mbde._torch_state import seeded
+from pyro_mbde.density.base import PreparedBase, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
 from pyro_mbde.releases.card import json_values, templates
+from pyro_mbde.releases.columns import row_base
 from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
@@ -25,6 +28,8 @@ from pyro_mbde.training.rounds import RoundRecord
 PRIVATE = "PRIVATE - do not hand out"
 #: Pairs of columns that a page lists at most.
 _MAX_PAIRS = 20
+#: Batches of the table's rows that the gain of a density of batches is averaged over.
+_NUM_BATCHES = 4096
 
 
 def private_report(
@@ -38,7 +43,8 @@ def private_report(
     """Returns how rows will look, beside the table and the base, and how the fit went.
 
     Total variation between table, density and base is of histograms, column by column and pair by pair, in the table's
-    own units; as a page, with a picture of each column.
+    own units; as a page, with a picture of each column. Of a density of batches, one row is shown by itself, and gains
+    are by the row.
 
     Privacy:
         As sensitive as the table, all of it: not for release, not even in part. Only its owner may read the file, and
@@ -75,14 +81,16 @@ def private_report(
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):
         raise TypeError(argument_error("history", "be a trainer's history", history))
-    support: Any = q.support
-    rows = None if data is None else to_rows(data, q.base, 10_000)
-    inside = None if rows is None else rows[support.check(rows)]
+    base = PreparedBase.of(q.base).row
+    support = support_of(base.distribution)
+    rows = None if data is None else to_rows(data, base, 10_000)
+    inside = rows if rows is None or not len(rows) else rows[support.check(rows)]
     comparison = compare(q, inside, columns)
     shortfall = q.shrinkage < 1
     report: dict[str, Any] = {
         "notice": PRIVATE,
         "density": repr(q),
+        "rows_of_batch": PreparedBase.of(q.base).num_rows,
         "comparison": json_values(comparison),
         "fit": {
             "acceptance_rate": q.acceptance_rate,
@@ -124,20 +132,44 @@ def _fingerprint(q: MollifiedExpFamily) -> str | None:
 
 
 def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, Any]:
-    """Average log-densities of the rows in the support; others, which have none, are counted."""
+    """Average log-densities of the rows in the support, by the row; others, which have none, are counted."""
+    num_rows, rows_of_batch = len(rows), PreparedBase.of(q.base).num_rows
+    width = q.bounds.width if q.certificate is None else q.bounds.high + q.certificate.tolerance
     with torch.no_grad():
-        density, base = q.log_prob(rows).double(), q.base.log_prob(rows).double()
-    gain = density - base
-    num_rows = len(gain)
+        base = row_base(q).log_prob(rows).double() if num_rows else rows.double()
+        if rows_of_batch is None:
+            gain, error = _averaged(q.log_prob(rows).double() - base)
+        else:
+            gain, error = _gain_of_batches(q, rows, rows_of_batch)
+    likelihood = float(base.mean()) if num_rows else None
     return {
         "num_rows": num_given,
         "num_rows_outside_the_support": num_given - num_rows,
-        "negative_log_likelihood": float(-density.mean()) if num_rows else None,
-        "negative_log_likelihood_of_the_base": float(-base.mean()) if num_rows else None,
-        "gain_in_nats": float(gain.mean()) if num_rows else None,
-        "standard_error_of_the_gain": float(gain.std() / math.sqrt(num_rows)) if num_rows > 1 else None,
-        "most_that_can_be_gained": q.bounds.width if q.certificate is None else q.bounds.high + q.certificate.tolerance,
+        "negative_log_likelihood": None if likelihood is None or gain is None else -likelihood - gain,
+        "negative_log_likelihood_of_the_base": None if likelihood is None else -likelihood,
+        "gain_in_nats": gain,
+        "standard_error_of_the_gain": error,
+        "most_that_can_be_gained": width / (rows_of_batch or 1),
     }
+
+
+def _averaged(values: Tensor) -> tuple[float | None, float | None]:
+    """Mean and standard error; None where they are not known."""
+    mean = float(values.mean()) if len(values) else None
+    return mean, float(values.std() / math.sqrt(len(values))) if len(values) > 1 else None
+
+
+def _gain_of_batches(q: MollifiedExpFamily, rows: Tensor, num_rows: int) -> tuple[float | None, float | None]:
+    """As :func:`_averaged`, of the log-ratio of batches of the table's rows, drawn with replacement, a row."""
+    if not len(rows):
+        return None, None
+    with seeded(0):
+        chosen = torch.randint(len(rows), (_NUM_BATCHES, num_rows))
+    gains = torch.cat([q.accepted_tilt(rows[part]) for part in torch.split(chosen, 2**16 // num_rows + 1)])
+    gains = (gains - q.log_normalizer.value) / num_rows
+    # The mean over batches of n rows is at most as uncertain as that of n/k batches without a row in common.
+    error = float(gains.std()) * math.sqrt(num_rows / len(rows)) if len(rows) > 1 else None
+    return float(gains.mean()), error
 
 
 def _page(report: dict[str, Any], comparison: Comparison) -> str:

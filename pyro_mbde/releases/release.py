@@ -14,17 +14,18 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_seed, counted, shown
 from pyro_mbde._version import __version__
+from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.ledger.accounts import Account, Charge
+from pyro_mbde.ledger.accounts import Account, BudgetExceededError, Charge
 from pyro_mbde.ledger.ledger import Ledger
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.card import card_json, card_page, make_card
-from pyro_mbde.releases.columns import released_columns, schema_of, to_frame
+from pyro_mbde.releases.columns import released_columns, row_base, schema_of, to_frame
 from pyro_mbde.releases.writing import ReleasePaths, encode_rows, release_paths, write_together
 from pyro_mbde.sampling.fresh import FreshDraws
-from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
+from pyro_mbde.sampling.plan import DrawPlan, draws_of_rows, plan_draws
 from pyro_mbde.sampling.private import draw_rows
 from pyro_mbde.tables.schema import Schema
 
@@ -73,7 +74,7 @@ class UnwrittenReleaseError(OSError):
 
 def release(
     q: MollifiedExpFamily,
-    num_draws: int,
+    num_rows: int,
     ledger: Ledger,
     account: str,
     *,
@@ -93,6 +94,10 @@ def release(
     operating system; all of it is written. So the card cannot depend on the rows, and an interrupted release has paid
     for rows that nobody saw, never the reverse.
 
+    Of a batch density (:meth:`~pyro_mbde.LogRatio.mollify` with ``num_rows=k``) whole batches are released: each is one
+    draw, charged once, and its k rows come one below another. They depend on one another, and handing out fewer of them
+    costs no less.
+
     With a ``path`` of ``rows.csv`` the card goes to ``rows.card.json`` (for machines) and ``rows.card.html`` (for
     people, one self-contained page). The rows are written last; if a file cannot be placed, those before it are
     removed, and nothing is overwritten.
@@ -108,7 +113,7 @@ def release(
     Args:
         q: a fitted density (:class:`~pyro_mbde.MBDE`, :class:`~pyro_mbde.LogRatio`) or an exact posterior
             (:func:`~pyro_mbde.exact_posterior`), with empty batch shape.
-        num_draws: number of rows, at least 1.
+        num_rows: number of rows, at least 1; of a batch density, a multiple of a batch's rows.
         ledger: the ledger of the owner's budgets.
         account: name of the account to charge.
         path: where the rows go, ending in ``.csv`` or ``.parquet``; ``None`` to write nothing.
@@ -119,7 +124,7 @@ def release(
             and rows come in the table's own units.
         num_steps: ``None`` for draws of the density. With a number, the rows are last states of fresh chains of
             that many steps (:func:`~pyro_mbde.fresh_chains`), whose guarantee is epsilon 2R.
-        constant_time: whether every draw takes the same public number of proposals
+        constant_time: whether every draw, of a row or a batch, takes the same public number of proposals
             (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`); otherwise draws are exact and their time is
             not covered.
         seed: for tests only. The rows are not private then, and a warning and the card say so.
@@ -135,7 +140,7 @@ def release(
         TypeError: ``q`` is something that is not private to hand out.
         UnwrittenReleaseError: the rows were drawn and could not be written; they are in the error.
         ValueError: the certificate of q has lapsed (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the
-            rows would take too long.
+            rows would take too long or are no whole batches.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Awan, Rao. Privacy-Aware
@@ -154,7 +159,7 @@ def release(
     """
     _check_releasable(q)
     plan = plan_draws(q, num_steps=num_steps, constant_time=constant_time)
-    num_draws = check_num_draws(q, plan, num_draws)
+    num_draws = draws_of_rows(q, plan, num_rows)
     check_seed(seed)
     for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
         if not isinstance(text, str):
@@ -163,7 +168,7 @@ def release(
     paths = None if path is None else release_paths(path)
     opened = ledger.account(account)
     facts: dict[str, Any] = {
-        "num_rows": num_draws,
+        "num_draws": num_draws,
         "columns": named,
         "plan": plan,
         "cost": _cost(plan.guarantee, num_draws, opened),
@@ -177,18 +182,31 @@ def release(
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
     card_json(rehearsed)
     card_page(rehearsed)
-    charge = ledger.charge(account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
+    try:
+        charge = ledger.charge(account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
+    except BudgetExceededError as error:
+        raise BudgetExceededError(_of_rows(str(error), PreparedBase.of(q.base).num_rows)) from error.__cause__
     assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
     card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
     values = _draw(q, plan, num_draws, seed, progress)
-    released = Release(to_frame(values, named, schema), card, charge)
+    rows = values.reshape(-1, *row_base(q).event_shape)  # batch after batch
+    released = Release(to_frame(rows, named, schema), card, charge)
     if paths is not None:
         _write(paths, released)
     return released
 
 
+def _of_rows(refusal: str, rows_of_batch: int | None) -> str:
+    """Returns what a ledger refuses, in rows: as an account counts draws."""
+    if not refusal.startswith("num_draws"):
+        return refusal
+    if rows_of_batch is None:
+        return refusal.replace("num_draws", "num_rows")
+    return f"{refusal} A draw of this density is a batch of {counted(rows_of_batch, 'row')}."
+
+
 def _draw(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, seed: int | None, progress: bool) -> Tensor:
-    """Draws rows that are paid for; without a progress bar where it cannot be written."""
+    """Draws what is paid for; without a progress bar where it cannot be written."""
     try:
         return draw_rows(q, plan, num_draws, seed=seed, progress=progress)
     except OSError:

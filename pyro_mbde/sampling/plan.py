@@ -7,18 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyro_mbde._checks import argument_error, check_count, check_flag, counted
+from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.constant_time import constant_time_proposals
 from pyro_mbde.sampling.independence import fresh_guarantee, total_variation_bound
 
-#: The largest number of proposals that a call may take on average in the worst case; they take about an hour.
+#: The largest number of proposals that a call may take on average in the worst case, each row of a batch counted; they
+#: take about an hour.
 MAX_PROPOSALS = 10**9
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """How rows are drawn, and what is true of each row whatever the table.
+    """How rows or batches are drawn, and what is true of each draw whatever the table.
 
     Attributes:
         method: ``constant-time`` (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`), ``exact`` (rejection,
@@ -66,16 +68,45 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
 def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> int:
     """Returns the number of draws, or raises if they would take too long; depends only on public numbers."""
     num_draws = check_count("num_draws", num_draws)
+    _check_time(q, plan, num_draws, "num_draws", 1)
+    return num_draws
+
+
+def draws_of_rows(q: MollifiedExpFamily, plan: DrawPlan, num_rows: int) -> int:
+    """Returns the number of draws that give so many rows: as many, or of batches, fewer.
+
+    Raises:
+        ValueError: the rows are no whole batches, or would take too long; depends only on public numbers.
+    """
+    num_rows, in_one = check_count("num_rows", num_rows), rows_per_draw(q)
+    if num_rows % in_one:
+        fewer, more = num_rows // in_one * in_one, (num_rows // in_one + 1) * in_one
+        remedy = f"A batch is drawn and paid for as a whole. Ask for {f'{fewer} or {more}' if fewer else more}."
+        constraint = f"be a multiple of {in_one}, the rows of one batch of this density"
+        raise ValueError(argument_error("num_rows", constraint, num_rows, remedy))
+    _check_time(q, plan, num_rows // in_one, "num_rows", in_one)
+    return num_rows // in_one
+
+
+def rows_per_draw(q: MollifiedExpFamily) -> int:
+    """Returns how many rows one draw gives: those of a batch, and otherwise 1."""
+    return PreparedBase.of(q.base).num_rows or 1
+
+
+def _check_time(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, name: str, unit: int) -> None:
+    """Raises if draws would take too long; what it names counts ``unit`` for each draw."""
+    scored = rows_per_draw(q)  # by each proposal
+    each = f"a batch of {scored} rows each" if scored > 1 else ""
     if plan.count is not None:
         num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base
-        if num_draws * num_proposals > MAX_PROPOSALS:
+        if num_draws * num_proposals * scored > MAX_PROPOSALS:
             remedy = (
-                f"Each takes {counted(plan.count + 1, 'proposal')}: draw fewer, lower epsilon (or num_steps), or use "
-                f"constant_time=False, with which the running time is not covered."
+                f"Each takes {counted(plan.count + 1, 'proposal')}{each and ', ' + each}: draw fewer, lower epsilon (or "
+                f"num_steps), or use constant_time=False, with which the running time is not covered."
             )
-            limit = MAX_PROPOSALS // num_proposals
-            raise ValueError(argument_error("num_draws", f"be at most {limit} in constant time", num_draws, remedy))
-    elif num_draws > MAX_PROPOSALS * math.exp(-q.bounds.width):
-        remedy = f"With a tilt of width R = {q.bounds.width:.3g} nats, a draw may take e^R proposals: lower epsilon."
-        raise ValueError(argument_error("num_draws", f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws, remedy))
-    return num_draws
+            limit = MAX_PROPOSALS // (num_proposals * scored) * unit
+            raise ValueError(argument_error(name, f"be at most {limit} in constant time", num_draws * unit, remedy))
+    elif num_draws * scored > MAX_PROPOSALS * math.exp(-q.bounds.width):
+        remedy = f"With a tilt of width R = {q.bounds.width:.3g} nats, a draw may take e^R proposals"
+        remedy += f"{each and ', ' + each}: lower epsilon."
+        raise ValueError(argument_error(name, f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws * unit, remedy))

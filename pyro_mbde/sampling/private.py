@@ -39,7 +39,7 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
 def draw_rows(
     q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, *, seed: int | None = None, progress: bool = True
 ) -> Tensor:
-    """Draws rows as planned, with the operating system's randomness unless a seed is given."""
+    """Draws rows or batches as planned, with the operating system's randomness unless a seed is given."""
     chains = plan.method == "fresh chains"
     total, unit = (plan.count, "steps") if chains else (num_draws, "draws")
     with (
@@ -88,22 +88,24 @@ def private_draws(
 
     Privacy:
         The rows together cost :func:`~pyro_mbde.privacy.accounting.compose` of ``q.guarantee`` and ``num_draws``.
-        Whether the call succeeds depends only on public numbers: it is refused before anything is drawn if it could
-        take too many proposals (for exact draws, :math:`k e^R`, the largest number that k draws take on average for any
-        table). Running time is not covered, except with ``constant_time``: then every draw takes the same public number
-        of proposals
+        A draw of a batch density is a batch: its rows together cost epsilon once. Whether the call succeeds depends
+        only on public numbers: it is refused before anything is drawn if it could take too many proposals, each row of
+        a batch counted (for exact draws, :math:`k e^R`, the largest number that k draws take on average for any table).
+        Running time is not covered, except with ``constant_time``: then every draw takes the same public number of
+        proposals
         (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws` says what that hides) and has the same guarantee;
         its law is within :math:`2^{-53}` of the density in total variation.
 
     Args:
         q: the fitted density.
-        num_draws: number k of rows, at least 1.
+        num_draws: number k of rows, or of batches, at least 1.
         constant_time: whether every draw takes a public number of proposals: about 80 a draw at R = 1, 430 at R = 2.5.
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
 
     Returns:
-        Tensor of shape ``(num_draws, *event_shape)``.
+        Tensor of shape ``(num_draws, *event_shape)``; of batches of n rows, ``(num_draws, n, d)`` or
+        ``(num_draws, n)``.
 
     Raises:
         ValueError: ``q`` has a batch shape, its certificate has lapsed (:meth:`MollifiedExpFamily.confirm_guarantee`),

@@ -81,6 +81,9 @@ class MBDE:
     of epsilon and trains a network with Fourier features by AdamW on exact draws; :meth:`paper` is section 5 of the
     paper.
 
+    With ``calibrated=True, num_rows=k`` one draw is a batch of k rows, and epsilon is what the whole batch costs, as
+    for :meth:`pyro_mbde.LogRatio.mollify`; the weighted classifiers score each row.
+
     Privacy:
         Draws of the fitted density carry its guarantee. :attr:`history`, the weights and everything else computed here
         are as sensitive as the table. Epsilon, the number of rounds, the schedule and the base must be chosen without
@@ -88,8 +91,8 @@ class MBDE:
 
     Args:
         base: public base distribution Q0.
-        epsilon: privacy parameter of one draw, in nats; in (0, inf]. From 4 log 2 = 2.77 a round on, and for ``inf``,
-            all theta_t are 1 and the guarantee is better than asked.
+        epsilon: privacy parameter of one draw, in nats; in (0, inf], and at most 12 for a batch. From 4 log 2 = 2.77 a
+            round on, and for ``inf``, all theta_t are 1 and the guarantee is better than asked.
         num_rounds: number of boosting rounds T, at least 1.
         weak_learner: network and optimiser, see :class:`~pyro_mbde.training.weak_learner.WeakLearner`.
         schedule: ``spend`` (:func:`~pyro_mbde.density.bounds.spending_natural_params`) or ``paper``
@@ -103,6 +106,7 @@ class MBDE:
             Algorithm 1's, with larger theta; no Q_t that is drawn from is tilted by more than 4 nats.
         delta: of a calibrated fit, the probability that its certificate is wrong; in (0, 1), unused otherwise.
         skew: of a calibrated fit, where the interval of the tilt lies; in (0, 1), 1/2 is the paper's set.
+        num_rows: rows of a batch, at least 1, of a calibrated fit; ``None`` for single rows.
         reweighted: whether theta is fitted again to all classifiers at the end, within the same sum of
             :math:`|\theta_t|` (:func:`~pyro_mbde.training.reweighting.reweight`). It is private then.
         num_samples: draws of Q_{t-1} per round, at least 2; also of P, where ``fit`` is given a distribution.
@@ -137,6 +141,7 @@ class MBDE:
         calibrated: bool = False,
         delta: float = 1e-9,
         skew: float = 0.3,
+        num_rows: int | None = None,
         reweighted: bool = False,
         num_samples: int = 10_000,
         seed: int | None = None,
@@ -159,8 +164,14 @@ class MBDE:
         self.reweighted = check_flag("reweighted", reweighted)
         self.delta = check_number("delta", delta, "be in (0, 1)", lambda value: 0 < value < 1)
         self.skew = check_skew(skew)
+        self.num_rows = None if num_rows is None else check_count("num_rows", num_rows)
+        if num_rows is not None and not calibrated:
+            remedy = "Only a calibrated density is one of batches: pass calibrated=True."
+            raise ValueError(argument_error("num_rows", "be None unless calibrated=True", num_rows, remedy))
         if calibrated:
             check_finite_epsilon(epsilon)
+        if num_rows is not None:
+            plan_calibration(self._prepared, epsilon, self.delta, self.skew, num_rows)  # checks them
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = progress
@@ -277,11 +288,14 @@ class MBDE:
     def _plan(self) -> _Plan:
         schedule = SCHEDULES[self.schedule]
         if self.calibrated:
-            bounds, certificate = plan_calibration(self._prepared, self.epsilon, self.delta, self.skew)
+            bounds, certificate = plan_calibration(self._prepared, self.epsilon, self.delta, self.skew, self.num_rows)
             # A schedule for epsilon makes |f| at most epsilon/4. Let f reach 2R here, and 2 nats at least, as far as
             # theta_t <= 1 allows, so that it spans the interval wherever that comes to lie: the bounds, not theta, hold
             # a calibrated tilt. Rounds too few for that need no certificate: the a-priori guarantee is the better one.
             natural_params = schedule(8 * max(bounds.width, 1.0), self.num_rounds)
+            # A batch's score is the sum over its rows, and spans the interval in any case.
+            if self.num_rows is not None:
+                return _Plan(natural_params, bounds, certificate)
             if certificate is not None and a_priori_guarantee(tilt_bounds(natural_params)).epsilon > self.epsilon:
                 return _Plan(natural_params, bounds, certificate)
         natural_params = schedule(self.epsilon, self.num_rounds)
@@ -290,7 +304,7 @@ class MBDE:
     def _continue(self, statistics: BoundedClassifiers, plan: _Plan) -> MollifiedExpFamily:
         """Q_t to draw the next round's negatives from. Its phi only sizes batches, so a rough estimate is enough."""
         natural_params = plan.natural_params[: statistics.num_classifiers]
-        if plan.certificate is None:
+        if plan.certificate is None and self.num_rows is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, num_draws=2**10)
         # Shifted until phi is 0 and clipped, so that a draw takes no more than e^4 proposals however many rounds there
         # are.
@@ -311,10 +325,10 @@ class MBDE:
             with torch.no_grad():
                 c_p, c_q = statistics(positives), statistics(draws.to(positives))
             natural_params = reweight(c_p, c_q, natural_params)
-        if plan.certificate is None:
+        if plan.certificate is None and self.num_rows is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=plan.bounds)
         calibrator = Calibrator(self._prepared, statistics, natural_params, progress=self.progress)
-        return calibrator.density(plan.bounds, plan.certificate)
+        return calibrator.density(plan.bounds, plan.certificate, self.num_rows)
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

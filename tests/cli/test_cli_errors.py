@@ -15,13 +15,13 @@ from pyro_mbde.cli.errors import error_text, is_unexpected, note_command
 from pyro_mbde.cli.numbers import NUMBER, Whole
 
 CONTEXT = click.Context(main.commands["release"], info_name="release")
-CONTEXT.params = {"account": "it's 2026. ok", "num_draws": 3, "purpose": ""}
+CONTEXT.params = {"account": "it's 2026. ok", "num_rows": 3, "purpose": ""}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (argument_error("num_draws", "be at most 5", 6, "Ask less."), "NUM_DRAWS must be at most 5, got 6. Ask less."),
+        (argument_error("num_rows", "be at most 5", 6, "Ask less."), "NUM_ROWS must be at most 5, got 6. Ask less."),
         (argument_error("ledger", "name a file", "x. y"), "--ledger must name a file, got 'x. y'."),
         (argument_error("name", "be there", "it's 2026. ok"), '--account must be there, got "it\'s 2026. ok".'),
         (

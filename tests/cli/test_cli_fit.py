@@ -73,6 +73,44 @@ class TestFit:
             Recipe.from_options(method="mbde", epsilon=1.0, delta=None, skew=None, rounds=None, steps=None).rounds == 3
         )
 
+    @pytest.mark.parametrize("method", [(), ("--method", "mbde", "--rounds", 1)], ids=["ratio", "boosting"])
+    def test_a_batch_from_fit_to_rows(self, method: tuple[Any, ...], run: Run) -> None:
+        result = run(*FIT, *method, "--epsilon", 2, "--rows", 4)
+        assert result.stdout == "model.pt: one batch of 4 rows costs epsilon 2, delta 1e-09 once\n"
+        assert "Rows of a batch depend on one another" in result.stderr
+        assert "a row, at least" not in result.stderr
+        model = TableModel.load("model.pt")
+        assert model.settings["rows"] == 4 and model.density.event_shape == (4, 2)
+        run("budget", "open", "clinic", "--epsilon", 2, "--delta", 1e-6, "--ledger", "budget.db")
+        released = run("release", "model.pt", "--ledger", "budget.db", "--account", "clinic", "-o", "rows.csv")
+        assert released.stdout.startswith("4 rows in rows.csv")
+        rows = pd.read_csv("rows.csv")
+        assert list(rows) == ["age", "visits"] and len(rows) == 4
+        shown = run("report", "rows.card.json").stdout
+        assert "one batch of 4 rows ε = 2, this release ε = 2" in shown
+
+    def test_a_weak_batch_is_called_weak(self, run: Run) -> None:
+        document = json.loads(run(*FIT, "--epsilon", 4, "--rows", 2, "--delta", 0, "--json").stdout)
+        assert document["advice"][0].startswith("A total epsilon of 4 is a weak promise")
+        assert document["guarantee"] == {
+            "epsilon": 4.0,
+            "delta": 0.0,
+            "log_ratio_range": 4.0,
+            "total_variation": pytest.approx(math.tanh(1.0)),
+        }
+
+    def test_filled_share_sets_the_skew(self, run: Run) -> None:
+        document = json.loads(run(*FIT, "--filled-share", 0.2, "--json").stdout)
+        assert (document["recipe"]["filled_share"], document["recipe"]["skew"]) == (0.2, None)
+        density = TableModel.load("model.pt").density
+        assert density.certificate is not None
+        place = -density.bounds.low + density.certificate.tolerance
+        assert place == pytest.approx(math.log1p(0.2 * math.expm1(1.0)), abs=1e-9)
+        Path("options.toml").write_text("[fit]\nrows = 3\nfilled-share = 0.2\n")
+        words = ("--config", "options.toml", *FIT, "--force")
+        assert "Warning: model.pt is replaced, rows None by 3." in run(*words).stderr
+        assert TableModel.load("model.pt").density.event_shape == (3, 2)
+
     def test_quiet(self, run: Run) -> None:
         assert run(*FIT, "--quiet").stderr == ""
 
@@ -107,6 +145,12 @@ class TestFit:
             (("--epsilon", "much"), 2, "'much' is not a number. Write it in"),
             (("--rounds", "2"), 2, "--rounds is for the methods mbde"),
             (("--method", "mbde-paper", "--skew", "0.5"), 2, "--delta and --skew are for"),
+            (("--method", "mbde-paper", "--rows", "5"), 2, "--rows and --filled-share are for"),
+            (("--method", "mbde", "--rows", "5", "--delta", "0"), 2, "--rows needs a certificate"),
+            (("--skew", "0.3", "--filled-share", "0.2"), 2, "--filled-share sets the skew"),
+            (("--filled-share", "1"), 1, "--filled-share must be in (0, 1)"),
+            (("--rows", "0"), 2, "--rows"),
+            (("--rows", "5", "--epsilon", "13"), 1, "--epsilon must be at most 12 for a batch"),
             (("--schema", "table.csv"), 1, "'table.csv' must hold TOML. "),
             (("-o", "nowhere/model.pt"), 1, "folder 'nowhere' is not there"),
             (("--bogus",), 2, "No such option"),
@@ -260,7 +304,7 @@ class TestConfig:
             ("[fit]\nsteps = 20.0\n", "steps in [fit] must be a whole number, got 20.0."),
             ("[fit]\nseed = '1_0'\n", "seed in [fit] must be a whole number, got '1_0'."),
             ("[fit]\nseed = true\n", "seed in [fit] must be a number or text."),
-            ("[release]\nnum-draws = 1.9\n", "num-draws in [release] must be a whole number, got 1.9."),
+            ("[release]\nnum-rows = 1.9\n", "num-rows in [release] must be a whole number, got 1.9."),
             ("[fit]\nepsilon = '1_0'\n", "'1_0' is not a number."),
             ("[fit]\nepsilon = 1,5\n", "(at line 2, column 12). Write decimals with a point, as 0.5."),
         ],

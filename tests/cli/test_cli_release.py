@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_words import RELEASE, Run, charges
-from densities import make_density, normal
+from densities import make_batch, make_density, normal
 from ledger_stores import Store
 
 from pyro_mbde import Schema
@@ -58,6 +58,29 @@ class TestRelease:
         assert document["account"]["spent"] == {"epsilon": 2.0, "delta": 0.0, "rule": "pure composition"}
         assert "fingerprint" not in said[0][0]
 
+    def test_a_batch_is_the_default_of_a_model_of_batches(self, run: Run) -> None:
+        schema = Schema.from_toml("schema.toml")
+        TableModel(make_batch(schema.base(), 4, epsilon=2.0), schema, {"rows": 4}).save("model.pt")
+        result = run("release", "model.pt", *RELEASE[3:])
+        assert result.stdout.startswith("4 rows in rows.csv")
+        assert "charged to clinic: epsilon 2 of 5 spent, delta 1e-09 of 1e-06" in result.stdout
+        assert "Rows are almost draws of the table's density if the public base is within 0.25 nats" in result.stderr
+        assert "Rows of a batch depend on one another" in result.stderr
+        assert "2 a row" not in result.stderr
+        rows = pd.read_csv("rows.csv")
+        assert rows.shape == (4, 2) and rows["visits"].dtype == np.int64
+        refused = run("release", "model.pt", 6, *RELEASE[3:], "-o", "more.csv", code=1).stderr
+        assert "NUM_ROWS must be a multiple of 4, the rows of one batch of this density, got 6." in refused
+        refused = run("release", "model.pt", 8, *RELEASE[3:], "-o", "more.csv", code=3).stderr
+        assert "num_draws must be at most 1" in refused and "A draw of this density is a batch of 4 rows." in refused
+        document = json.loads(run("release", "model.pt", 4, *RELEASE[3:], "-o", "more.csv", "--json").stdout)
+        assert (document["num_rows"], document["num_draws"]) == (4, 1)
+        assert [charge.num_draws for charge in charges()] == [1, 1]
+
+    def test_single_rows_need_a_number(self, model: Path, run: Run) -> None:
+        assert "Missing argument 'NUM_ROWS'" in run("release", model, *RELEASE[3:], code=2).stderr
+        assert charges() == []
+
     def test_a_density_without_schema(self, run: Run) -> None:
         make_density(normal(2)).save("model.pt")
         run(*RELEASE, "--variable-time")
@@ -65,7 +88,7 @@ class TestRelease:
 
     def test_refused(self, model: Path, run: Run) -> None:
         result = run("release", model, 6, *RELEASE[3:], code=3)
-        assert result.stderr.startswith("Error: NUM_DRAWS must be at most 5 in account 'clinic'")
+        assert result.stderr.startswith("Error: NUM_ROWS must be at most 5 in account 'clinic'")
         assert result.stdout == ""
         assert not list(Path().glob("rows.*"))
         assert charges() == []

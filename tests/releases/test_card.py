@@ -228,7 +228,13 @@ def test_facts_of_a_card(make_ledger: Callable[..., Ledger]) -> None:
     card = release(q, 1, ledger, "clinic").card
     assert card["title"] == "1 row released under integral privacy"
     assert card["who"] is None
-    assert card["guarantee_of_one_row"] == {"epsilon": 1.02, "delta": 1e-9, "log_ratio_range": 2.0}
+    tau = pytest.approx(1 - math.exp(-0.31))
+    assert card["guarantee_of_one_row"] == {
+        "epsilon": 1.02,
+        "delta": 1e-9,
+        "log_ratio_range": 2.0,
+        "total_variation": tau,
+    }
     density = card["density"]
     assert (density["form"], density["tolerance"], density["skew"]) == ("calibrated", 0.01, pytest.approx(0.31 / 1.02))
     assert (density["tilt_low"], density["tilt_high"]) == (-0.3, 0.7)

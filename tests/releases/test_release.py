@@ -160,13 +160,13 @@ class TestRefused:
             with pytest.raises(error, match=match):
                 release(plane, 3, watched, "clinic", **options)
         for count, kind in ((0, ValueError), (2.0, TypeError), (True, TypeError)):
-            with pytest.raises(kind, match="num_draws must be"):
+            with pytest.raises(kind, match="num_rows must be"):
                 release(plane, count, watched, "clinic")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="q must have an empty batch shape"):
             release(plane.expand([3]), 3, watched, "clinic")
-        with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
+        with pytest.raises(ValueError, match="num_rows must be at most .* in constant time"):
             release(plane, 10, watched, "clinic", num_steps=10**9)
-        with pytest.raises(ValueError, match="num_draws must be at most .* in constant time"):
+        with pytest.raises(ValueError, match="num_rows must be at most .* in constant time"):
             release(make_density(normal(2), epsilon=60.0, num_rounds=30), 3, watched, "clinic")
         assert watched.mock_calls == []
         with pytest.raises(ValueError, match=r"name must be that of an account \('clinic'\)"):

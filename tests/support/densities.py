@@ -14,7 +14,9 @@ from torch import Tensor
 from pyro_mbde import BoundedClassifiers, MollifiedExpFamily
 from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration import plan
+from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import spending_natural_params
+from pyro_mbde.density.row_batch import RowBatch
 
 
 def make_density(
@@ -33,6 +35,19 @@ def make_density(
         classifiers.weights[-1].mul_(gain)
     natural_params = spending_natural_params(epsilon, num_rounds)
     return MollifiedExpFamily.normalized(base, classifiers, natural_params, num_draws=num_draws)
+
+
+def make_batch(
+    base: torch.distributions.Distribution, num_rows: int, epsilon: float = 1.0, *, gain: float = 3.0, skew: float = 0.3
+) -> MollifiedExpFamily:
+    """A calibrated density of batches, with random classifiers; nothing was proved of its normaliser."""
+    classifiers = BoundedClassifiers(3, max(base.event_shape.numel(), 1)).to(PreparedBase.of(base).dtype)
+    with torch.no_grad():
+        classifiers.weights[-1].mul_(gain)
+    bounds, certificate = plan.plan_calibration(base, epsilon, 1e-9, skew, num_rows)
+    return MollifiedExpFamily(
+        RowBatch(base, num_rows), classifiers, torch.ones(3), 0.0, bounds=bounds, certificate=certificate
+    )
 
 
 def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:

@@ -302,3 +302,39 @@ class TestMBDE:
     def test_arguments(self, arguments: dict[str, object], error: type[Exception], match: str) -> None:
         with pytest.raises(error, match=match):
             MBDE(**{"base": normal(2), "epsilon": 1.0, **arguments})  # type: ignore[arg-type]
+
+
+class TestBatches:
+    def test_a_batch_costs_epsilon_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        table = 0.3 * torch.randn(300, 2) + 1
+        trainer = quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4)
+        batch = trainer.fit(table)
+        assert batch.event_shape == (4, 2)
+        assert (batch.epsilon, batch.guarantee.delta, batch.shrinkage) == (2.0, 1e-9, 1.0)
+        assert batch.bounds.width == pytest.approx(2.0, rel=0.02)
+        assert len(trainer.history) == 3
+        rows = batch.sample((2000,))
+        assert (rows.mean((0, 1)) > 0.05).all()  # towards the table; the standard error is below 0.015
+        again = quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4).fit(table)
+        assert torch.equal(again.tilt(rows), batch.tilt(rows))
+
+    def test_hostile_tables_keep_the_bounds(self) -> None:
+        """Attack: of batches of opposite tables, no log-ratio is beyond epsilon, and some come near it."""
+        tables = [torch.full((50, 2), 3.0), torch.full((50, 2), -3.0), torch.zeros(0, 2)]
+        with pytest.warns(UserWarning):
+            fits = [quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4).fit(table) for table in tables]
+        batches = torch.cat(
+            [fits[0].base.sample(torch.Size([4000])), 3 * torch.ones(1, 4, 2), -3 * torch.ones(1, 4, 2)]
+        )
+        log_probs = torch.stack([fit.log_prob(batches).double() for fit in fits])
+        largest = (log_probs.unsqueeze(0) - log_probs.unsqueeze(1)).abs().max()
+        assert 1.8 < largest <= 2.0 + 1e-4
+        assert {fit.guarantee for fit in fits} == {fits[0].guarantee}
+
+    def test_arguments(self) -> None:
+        with pytest.raises(ValueError, match=r"num_rows must be None unless calibrated=True, got num_rows=4\."):
+            MBDE(normal(2), 1.0, num_rows=4)
+        with pytest.raises(ValueError, match="num_rows must be at least 1"):
+            MBDE(normal(2), 1.0, calibrated=True, num_rows=0)
+        with pytest.raises(ValueError, match="epsilon must be at most 12 for a batch"):
+            MBDE(normal(2), 13.0, calibrated=True, num_rows=4)
