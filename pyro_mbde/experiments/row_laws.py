@@ -12,6 +12,7 @@ with :math:`S_{k-1}` the sum over k - 1 independent rows of the base, whose law
 
 from __future__ import annotations
 
+import functools
 import math
 from itertools import combinations
 
@@ -33,13 +34,14 @@ _GRID_TOLERANCE = 0.005
 _LARGEST_EXPONENT = 700.0
 
 
+@functools.lru_cache(maxsize=8)  # tensors are told apart by identity: those that are given must not change
 def sum_law(scores: Tensor, num_rows: int, width: float) -> tuple[Tensor, Tensor]:
     """Returns values of the sum of k independent scores, ascending, and their probabilities.
 
     Args:
         scores: of rows that count alike, shape ``(n,)``.
         num_rows: k, at least 0.
-        width: of the tilt, in nats; the grid is finer for a narrower one.
+        width: of the tilt, in nats; the grid is finer for a narrower one. A power of 2, so that laws are made once.
     """
     if num_rows == 0:
         return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
@@ -64,11 +66,12 @@ class RowLaw:
 
     def __init__(self, base_scores: Tensor, num_rows: int, bounds: Bounds, *, calibrated: bool = True) -> None:
         self.num_rows, self.bounds = num_rows, bounds
-        values, weights = sum_law(base_scores, num_rows, bounds.width)
+        self._width = 2.0 ** math.floor(math.log2(bounds.width))
+        values, weights = sum_law(base_scores, num_rows, self._width)
         place = project if calibrated else project_a_priori
         self.shift = place(values, weights.log(), bounds)
         self.phi = math.log(float(weights @ clip_score(values, self.shift, bounds).exp()))
-        others, shares = sum_law(base_scores, num_rows - 1, bounds.width)
+        others, shares = sum_law(base_scores, num_rows - 1, self._width)
         self._others = others
         none = torch.zeros(1, dtype=torch.float64)
         self._mass = torch.cat([none, shares.cumsum(0)])
@@ -90,7 +93,7 @@ class RowLaw:
         Args:
             target_scores: scores u of rows of the target.
         """
-        values, weights = sum_law(target_scores, self.num_rows, self.bounds.width)
+        values, weights = sum_law(target_scores, self.num_rows, self._width)
         return (float(weights @ clip_score(values, self.shift, self.bounds)) - self.phi) / self.num_rows
 
     def accepts(self, scores: Tensor) -> Tensor:

@@ -72,6 +72,26 @@ def test_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_fit_gains_almost_what_can_be_gained(tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
+    run(
+        "--problem",
+        "near-normal",
+        "--fitted",
+        "--total",
+        "10",
+        "--num-rows",
+        "20",
+        "--way",
+        "batch",
+        "--records",
+        str(path),
+    )
+    [record] = json.loads(path.read_text())
+    assert 0.9 < record["share"] < 1  # a quick fit
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "column"), [("ring-box", "share"), ("medical", "pairs")])
 def test_fitted_problems(name: str, column: str, tmp_path: Path) -> None:
     path = tmp_path / "records.json"
