@@ -101,8 +101,8 @@ def _check_time(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, name: str
         num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base
         if num_draws * num_proposals * scored > MAX_PROPOSALS:
             remedy = (
-                f"Each takes {counted(plan.count + 1, 'proposal')}{each and ', ' + each}: draw fewer, lower epsilon (or "
-                f"num_steps), or use constant_time=False, with which the running time is not covered."
+                f"Each takes {counted(plan.count + 1, 'proposal')}{each and ', ' + each}: draw fewer, lower epsilon "
+                f"(or num_steps), or use constant_time=False, with which the running time is not covered."
             )
             limit = MAX_PROPOSALS // (num_proposals * scored) * unit
             raise ValueError(argument_error(name, f"be at most {limit} in constant time", num_draws * unit, remedy))
