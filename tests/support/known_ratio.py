@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import prepare
-from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.clipped_ratio import RATIO_SCALE
+from pyro_mbde.density.distribution import MollifiedExpFamily
 
 
 class KnownRatio(nn.Module):
