@@ -20,6 +20,8 @@ MAX_ROWS = 2**22
 class RowBatch(TorchDistribution):
     r"""k independent rows of a base distribution, as one event: :math:`Q_0^k`.
 
+    The base of a batch density, of which one draw is a batch at one price. Proof: docs/proofs.md, *Batches*.
+
     Args:
         row: distribution of one row, with empty batch shape and event shape () or (d,).
         num_rows: k, from 1 to :data:`MAX_ROWS`.
