@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from pyro_mbde._checks import argument_error
-
 
 @dataclass(frozen=True)
 class Kernel:
@@ -44,7 +42,8 @@ class Kernel:
     def __post_init__(self) -> None:
         """Checks the pair of flags: how long a worker may take is known only in unconstrained coordinates."""
         if self.own_space and not self.lockstep:
-            raise ValueError(argument_error("lockstep", "be True for a kernel with own_space", self.lockstep))
+            # Without _checks, which imports NumPy.
+            raise ValueError(f"lockstep must be True for a kernel with own_space, got lockstep={self.lockstep!r}.")
 
     @property
     def cls(self) -> Any:
