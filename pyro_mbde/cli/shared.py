@@ -25,7 +25,7 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
-#: --config, --json and --quiet, to be applied to a function or a command, the last one first.
+#: --config, --json and --quiet, as decorators: of a command in this order, of a function from the last to the first.
 SHARED_OPTIONS = (
     config_option,
     click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document."),

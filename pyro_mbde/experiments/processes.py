@@ -23,7 +23,7 @@ from pyro_mbde._checks import check_count
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How often a worker is started before the executor is broken: it may be killed for what others use of the memory.
+#: How often a worker is started before the executor is broken: the first may have been killed where memory was short.
 _NUM_STARTS = 2
 
 

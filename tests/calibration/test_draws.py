@@ -16,7 +16,7 @@ def test_the_bar_moves_while_draws_are_scored() -> None:
     draws = ScoredDraws(prepare(normal(2)), make_density(normal(2))._tilt)
     moved: list[int] = []
 
-    class Bar(tqdm):  # type: ignore[type-arg]  # of nothing
+    class Bar(tqdm):  # type: ignore[type-arg]  # the bar iterates over nothing
         def update(self, n: float | None = 1) -> bool | None:
             moved.append(int(n or 0))
             return None
