@@ -10,6 +10,7 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
+from pyro_mbde._checks import check_count, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.auditing.search import in_chunks
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws
@@ -44,6 +45,11 @@ class Event(NamedTuple):
 def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
     """Returns a lower and an upper bound on a probability, each wrong with probability at most ``error``.
 
+    Args:
+        count: events seen, from 0 to ``num_trials``.
+        num_trials: at least 1.
+        error: of each bound, in (0, 1).
+
     References:
         Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
 
@@ -52,6 +58,10 @@ def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, f
         >>> low, round(high, 5)  # 1 - 0.05^(1/100)
         (0.0, 0.02951)
     """
+    num_trials = check_count("num_trials", num_trials)
+    count = check_count("count", count, minimum=0)
+    check_number("count", count, f"be at most {num_trials}", lambda value: value <= num_trials)
+    check_number("error", error, "be in (0, 1)", lambda value: 0 < value < 1)
     lower = 0.0 if count == 0 else float(stats.beta.ppf(error, count, num_trials - count + 1))
     upper = 1.0 if count == num_trials else float(stats.beta.isf(error, count + 1, num_trials - count))
     return lower * (1 - _ROUNDING), min(upper * (1 + _ROUNDING), 1.0)
