@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     import arviz  # noqa: F401
 
-from densities import BASES, make_density, normal
+from densities import BASES, BATCHES, make_density, normal
 
 from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily
 
@@ -53,10 +53,10 @@ def global_state_guard() -> Iterator[None]:
     assert settings() == before
 
 
-@pytest.fixture(params=sorted(BASES))
+@pytest.fixture(params=sorted(BASES | BATCHES))
 def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
-    """A density over each of the bases."""
-    return make_density(BASES[request.param]())
+    """A density over each of the bases, and over batches."""
+    return make_density((BASES | BATCHES)[request.param]())
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ _GRID_ERROR = 1 / 50
 #: Points of that grid, at most; beyond, the grid is coarser than the error asks for.
 _MAX_GRID = 2**21
 #: Blocks of held scores that the first variance is guessed from.
-_GUESSED_FROM = 32
+_GUESSED_FROM = 128
 
 
 class BatchScores:
@@ -94,10 +94,10 @@ class BatchCertificate:
     Let a block of rows be partitioned at random, several times, into batches, and let :math:`Y_{pj}` be :math:`e^f` of
     the j-th batch of partition p. Within a partition the batches are independent, so against
     :math:`\phi \ge \eta` every product :math:`\prod_j (1 + \lambda (e^\eta - Y_{pj}))` has mean at most 1, and so has
-    its average over the partitions. Against :math:`\phi \le -\eta` the bet is on the block's average of all Y. Blocks
-    are independent: the capital is a supermartingale, as in
-    :func:`~pyro_mbde.calibration.certificate.certify`. Averages over partitions keep little of the variance that is not
-    due to single rows. Proof: docs/proofs.md, *The certificate of a batch*.
+    its average over the partitions. Against :math:`\phi \le -\eta` half of the capital is bet on such products, half on
+    the block's average of all Y, which serves better where Y scatters widely. Blocks are independent: the capital is a
+    supermartingale, as in :func:`~pyro_mbde.calibration.certificate.certify`. Averages over partitions keep little of
+    the variance that is not due to single rows. Proof: docs/proofs.md, *The certificate of a batch*.
 
     Args:
         num_rows: k, rows of a batch.
@@ -145,21 +145,36 @@ class BatchCertificate:
         upper, lower = math.exp(self._tolerance), math.exp(-self._tolerance)
         smallest, largest = math.exp(self._bounds.low), math.exp(self._bounds.high)
         variance = first_guess = self._variance(held)
-        above, below = Wealth(largest - upper), Wealth((lower - smallest) * BATCHES_PER_BLOCK)
+        above, below = Wealth(largest - upper), Wealth(lower - smallest)
+        below_average = Wealth((lower - smallest) * BATCHES_PER_BLOCK)
+        most_below = 0.0
         count, total, total_square = 0, 0.0, 0.0
         for block in blocks:
             samples = self._samples(block)
             mean = float(samples.mean())
             excess = posterior_excess(total, count * BATCHES_PER_BLOCK, variance, self._tolerance)
-            bet = above.bet(upper - 1 - excess, variance)
-            products = torch.log1p(bet * (upper - samples)).sum(1)
-            above.add(float(products.logsumexp(0)) - math.log(_NUM_PARTITIONS))
-            bet = below.bet(1 + excess - lower, variance)
-            below.add(math.log1p(bet * BATCHES_PER_BLOCK * (mean - lower)))
-            if min(above.most, below.most) >= self._target:
+            gap = 1 + excess - lower
+            above.add(_log_mean_product(above.bet(upper - 1 - excess, variance) * (upper - samples)))
+            below.add(_log_mean_product(below.bet(gap, variance) * (samples - lower)))
+            bet = below_average.bet(gap, variance)
+            below_average.add(math.log1p(bet * BATCHES_PER_BLOCK * (mean - lower)))
+            most_below = max(most_below, _log_mean(below.log_wealth, below_average.log_wealth))
+            if min(above.most, most_below) >= self._target:
                 return True
             count += 1
             total += (mean - 1) * BATCHES_PER_BLOCK
             total_square += (mean - 1) ** 2 * BATCHES_PER_BLOCK
             variance = (_GUESSED_FROM * first_guess + total_square) / (_GUESSED_FROM + count)
         return False
+
+
+def _log_mean_product(gains: Tensor) -> float:
+    """Logarithm of the average over partitions, the rows, of the products of 1 + gains."""
+    products = torch.log1p(gains).sum(1)
+    return float(products.logsumexp(0)) - math.log(len(products))
+
+
+def _log_mean(first: float, second: float) -> float:
+    """Logarithm of the average of two numbers that are given as logarithms."""
+    larger = max(first, second)
+    return larger + math.log((math.exp(first - larger) + math.exp(second - larger)) / 2)

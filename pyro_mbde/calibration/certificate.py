@@ -136,7 +136,7 @@ class Wealth:
 
     def __init__(self, largest_loss: float) -> None:
         self._largest_loss = largest_loss
-        self._log_wealth = self.most = 0.0
+        self.log_wealth = self.most = 0.0
 
     def bet(self, gap: float, variance: float) -> float:
         """Returns gap over variance, never so much that all could be lost, and finite where nothing scatters."""
@@ -147,11 +147,11 @@ class Wealth:
 
     def add(self, log_gain: float) -> None:
         """Adds the logarithm of what the capital was multiplied by."""
-        self._log_wealth += log_gain
-        self.most = max(self.most, self._log_wealth)
+        self.log_wealth += log_gain
+        self.most = max(self.most, self.log_wealth)
 
     def add_path(self, log_gains: Tensor) -> None:
         """Adds several, one after the other; the capital may be counted at any of them."""
-        path = self._log_wealth + log_gains.cumsum(0)
+        path = self.log_wealth + log_gains.cumsum(0)
         self.most = max(self.most, float(path.max()))
-        self._log_wealth = float(path[-1])
+        self.log_wealth = float(path[-1])

@@ -13,7 +13,7 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.calibration.scores import SampledScores
 from pyro_mbde.density.base import PreparedBase, as_features
-from pyro_mbde.density.base_draws import UnfilledSource, quasi_draws_with_points, system_generator
+from pyro_mbde.density.base_draws import OnceFilledSource, quasi_draws_with_points, system_generator
 from pyro_mbde.density.normalizer import NUM_REPLICATES
 from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
 from pyro_mbde.density.tilt import Tilt
@@ -36,7 +36,7 @@ class ScoredDraws:
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(tilt.statistics).__name__
             raise ValueError(argument_error("statistics", "sum a row in the same order at every place", found, remedy))
-        self._source = UnfilledSource(base)
+        self._source = OnceFilledSource(base)
         # Quasi-random draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
         # The unit cube is cut in so many dimensions, into so many parts each. It is cut only if both quasi-random and

@@ -179,13 +179,13 @@ class Calibrator:
         claim = replace(certificate, delta=certificate.delta / 2)
         scores, placed, shift = self._shift_of_batches(self._scores, num_rows, certificate, bounds, bar)
         self._scores = scores  # kept as for single rows
-        for patience in _PATIENCE:
-            if self._certify_batches(num_rows, shift, bounds, claim, patience, bar):
-                return Placement(shift, 1.0, placed.log_normalizer(shift, bounds))
-            if isinstance(scores, SampledScores):  # more draws to find a better shift, for this call alone
+        for attempt, patience in enumerate(_PATIENCE):
+            if attempt and isinstance(scores, SampledScores):  # more draws to find a better shift, for this call alone
                 held = scores.scores.shape[1]
                 scores = scores.joined(self._draws.quasi_random(held, held, bar))
                 scores, placed, shift = self._shift_of_batches(scores, num_rows, certificate, bounds, bar)
+            if self._certify_batches(num_rows, shift, bounds, claim, patience, bar):
+                return Placement(shift, 1.0, placed.log_normalizer(shift, bounds))
         shrinkage = certain_shrinkage(bounds)
         return Placement(shift, shrinkage, placed.log_normalizer(shift, bounds, shrinkage))
 

@@ -18,6 +18,8 @@ SMALLEST_DELTA = 1e-300
 _DRAWS_PLANNED = 2**22
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
 _EXACT_TOLERANCE = 1e-6
+#: Share of the shorter side of its interval that a batch's tolerance may take.
+_LARGEST_SHARE = 0.25
 
 
 def plan_calibration(
@@ -28,7 +30,8 @@ def plan_calibration(
     On a finite base the log-normaliser is a sum, exact up to rounding. The tolerance is then a millionth of epsilon
     plus a reserve for rounding (:data:`~pyro_mbde.calibration.certificate.ROUNDING_RESERVE`), and the certificate's
     delta is 0. On any other base a positive delta gives :func:`plan_certificate`. For a batch, on every base, the
-    tolerance is a public share of epsilon, :data:`~pyro_mbde.privacy.release_plan.BATCH_TOLERANCE`.
+    tolerance is a public share of epsilon, :data:`~pyro_mbde.privacy.release_plan.BATCH_TOLERANCE`, or of the shorter
+    side of the interval where that is less.
 
     There is no certificate, and the width is epsilon/2 with the a-priori guarantee, in three cases: delta is 0 on a
     base that is not finite; the certified interval would not be wider than epsilon/2, at a very large epsilon; or one
@@ -52,11 +55,11 @@ def plan_calibration(
     planned: tuple[Bounds, Certificate] | None = None
     if min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon:
         if num_rows is not None:
-            if delta:
-                bounds = shrunk_bounds(epsilon, skew, BATCH_TOLERANCE * epsilon)
+            tolerance = min(BATCH_TOLERANCE, _LARGEST_SHARE * skew, _LARGEST_SHARE * (1 - skew)) * epsilon
+            if delta and tolerance > 2 * ROUNDING_RESERVE:
+                bounds = shrunk_bounds(epsilon, skew, tolerance)
                 # What rounding left over, so that a batch costs what was asked to the last digit.
-                tolerance = (epsilon - bounds.width) / 2
-                planned = bounds, Certificate(tolerance, delta)
+                planned = bounds, Certificate((epsilon - bounds.width) / 2, delta)
         elif PreparedBase.of(base).finite is not None:
             tolerance = ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon
             planned = shrunk_bounds(epsilon, skew, tolerance), Certificate(tolerance)

@@ -21,8 +21,9 @@ from pyro_mbde.density.finite import FinitePoints, finite_points
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
 
-#: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same.
-_NUM_REFERENCE_DRAWS = 4096
+#: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same. Batches
+#: hold as many rows in all, but are no fewer than the second.
+_NUM_REFERENCE_DRAWS, _MIN_REFERENCE_BATCHES = 4096, 64
 #: Attribute of a base that holds the schema it was made from.
 _NOTED_SCHEMA = "_pyro_mbde_schema"
 
@@ -336,6 +337,12 @@ def location_scale_of_draws(draws: Tensor) -> LocationScale:
 
 
 def reference_draws(base: Distribution) -> Tensor:
-    """Returns a fixed set of draws of the base, shape ``(4096, *event_shape)``; the global generator is not touched."""
+    """Returns a fixed set of draws of the base, shape ``(n, *event_shape)``; the global generator is not touched.
+
+    n is 4096 for rows, and smaller for batches.
+    """
+    num_draws = _NUM_REFERENCE_DRAWS
+    if isinstance(base, RowBatch):
+        num_draws = max(num_draws // base.num_rows, _MIN_REFERENCE_BATCHES)
     with seeded(0), torch.inference_mode(False), torch.no_grad():
-        return base.sample(torch.Size([_NUM_REFERENCE_DRAWS]))
+        return base.sample(torch.Size([num_draws]))

@@ -1,4 +1,7 @@
-"""Draws of the base: by its inverse, its points or torch's sampler; random or quasi-random; by torch or the system."""
+"""Draws of the base, random or quasi-random, with torch's randomness or the operating system's.
+
+They are made by inversion, from the points of a finite base, or by torch's sampler.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from pyro_mbde.density.base import PreparedBase
 #: many words are left, a flag, and the index of the next word.
 _STATE_BYTES, _NUM_WORDS, _NEXT_WORD = 5056, 624, slice(16, 24)
 _WORDS = slice(24, 24 + 8 * _NUM_WORDS)
-#: Words between two fillings, on average: half of a state.
+#: Words used between two fillings of the state, on average at most: half of a state.
 _WORDS_PER_FILLING = _NUM_WORDS // 2
 
 _SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
-#: Packages whose distributions draw as they invert.
+#: Packages whose distributions have samplers that agree with their inverse distribution functions.
 _TRUSTED = ("torch", "pyro", "pyro_mbde")
 #: Continuous distributions of one variable with an inverse distribution function that is accurate in the tails.
 _INVERTIBLE = (
@@ -40,16 +43,21 @@ _INVERTIBLE = (
 
 
 def quasi_draws(base: Distribution, num_draws: int) -> Tensor:
-    """Returns quasi-random draws of the base, for averages: randomised Sobol points where it can be inverted.
+    """Returns quasi-random draws of the base, for computing averages.
 
-    Each call scrambles them again with a seed from torch's global generator, so the average over one call is unbiased.
-    Where the base has no inverse distribution function these are plain draws.
+    Where the base can be inverted, they are randomised Sobol points pushed through its inverse distribution function.
+    Each call scrambles the points again with a seed from torch's global generator, so the average over one call is
+    unbiased. Where the base has no inverse distribution function, or more dimensions than a Sobol sequence can have,
+    the draws are plain (not quasi-random).
     """
     return quasi_draws_with_points(base, num_draws)[0]
 
 
 def quasi_draws_with_points(base: Distribution, num_draws: int) -> tuple[Tensor, Tensor | None]:
-    """Returns :func:`quasi_draws` and the points of the unit cube that they were inverted from; None for plain ones."""
+    """Returns :func:`quasi_draws` and the points of the unit cube from which they were made.
+
+    There is None in place of the points if the draws are plain (not quasi-random).
+    """
     with torch.no_grad():
         return inverse_draws(base, num_draws, _sobol_points) or (base.sample(torch.Size([num_draws])), None)
 
@@ -75,10 +83,10 @@ def inverse_draws(
 
     Returns:
         Draws of shape ``(num_draws, *event_shape)`` and the points; None where the base has no inverse distribution
-        function.
+        function, or where ``cube_points`` returns None.
     """
     if type(base).__module__.partition(".")[0] not in _TRUSTED:
-        return None  # a subclass of the user's may draw otherwise than it inverts
+        return None  # a user's subclass may have a sampler that does not match its inverse
     if isinstance(base, torch.distributions.TransformedDistribution):
         inverted = inverse_draws(base.base_dist, num_draws, cube_points)
         if inverted is None:
@@ -107,16 +115,18 @@ def inverse_draws(
 
 def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
     """Points of the unit cube in the dtype of ``like``, moved off the faces, where an inverse may be infinite."""
-    edge = torch.finfo(like.dtype).eps / 2  # about the closest to a face that the dtype can represent
+    edge = torch.finfo(like.dtype).eps / 2  # 1 - edge is the largest number below 1 in the dtype
     return points.clamp(edge, 1 - edge).to(like)
 
 
 class TorchSource:
-    """Draws of the base and uniforms, from torch's global generators: reproducible, governed by ``pyro.set_rng_seed``.
+    """Draws of the base, and uniform numbers, both from torch's global generators.
 
-    The law of base draws is the same for every source, since a certificate holds for the law that it was proved under:
-    points of a finite base by their exact probabilities (:class:`~pyro_mbde.density.finite.FinitePoints`), the inverse
-    distribution function in float64 where there is one, and torch's own sampler elsewhere. A batch is so many
+    They are reproducible, because ``pyro.set_rng_seed`` governs these generators.
+
+    The law of base draws is the same for every source, because a certificate holds for the law under which it was
+    proved: points of a finite base by their exact probabilities (:class:`~pyro_mbde.density.finite.FinitePoints`), the
+    inverse distribution function in float64 where there is one, and torch's own sampler elsewhere. A batch is that many
     independent rows.
     """
 
@@ -125,11 +135,12 @@ class TorchSource:
         self._num_rows, prepared = prepared.num_rows, prepared.row
         self.base = prepared.distribution
         self._example = prepared.example
-        # Inverted in float64, then rounded, so that tails are as long as the dtype allows.
+        # The base is inverted in float64 and the draws are then rounded to its dtype, so that tails are as long as the
+        # dtype allows.
         self._wide_base, self._finite = prepared.wide, prepared.finite
 
     def uniforms(self, num_proposals: int) -> Tensor:
-        """Returns independent multiples of 2^-53 in [0, 1), each as likely as another; float64 ``(num_proposals,)``."""
+        """Returns independent multiples of 2^-53 in [0, 1), all equally likely; float64 ``(num_proposals,)``."""
         return self._cube_points(num_proposals, 1).squeeze(1)
 
     def propose(self, num_proposals: int) -> Tensor:
@@ -140,7 +151,7 @@ class TorchSource:
         return rows.reshape(num_proposals, self._num_rows, *rows.shape[1:])
 
     def propose_with_points(self, num_proposals: int) -> tuple[Tensor, Tensor | None]:
-        """Returns rows of the base, and the points of the unit cube that they were inverted from, if they were.
+        """Returns rows of the base, and the points of the unit cube from which they were made, if there were any.
 
         Returns:
             Draws of shape ``(num_proposals, *event_shape)``, and independent uniform points, float64 of shape
@@ -157,7 +168,7 @@ class TorchSource:
         return self._sample(num_proposals), None
 
     def _cube_points(self, num_draws: int, num_dims: int) -> Tensor:
-        """Uniforms on the multiples of 2^-53 in [0, 1), float64 of shape ``(num_draws, num_dims)``, on the CPU."""
+        """Uniform draws from the multiples of 2^-53 in [0, 1), float64 ``(num_draws, num_dims)``, on the CPU."""
         return torch.rand(num_draws, num_dims, dtype=torch.float64, device="cpu")  # torch fills in 53 random bits
 
     def _sample(self, num_draws: int) -> Tensor:
@@ -169,9 +180,10 @@ class TorchSource:
 class SystemSource(TorchSource):
     """Randomness from the operating system's cryptographic generator; to be used inside :func:`system_generator`.
 
-    Torch's samplers, for bases without an inverse, use its Mersenne Twister. The system fills all of its 19,968 bits
-    again before it has given half as many on average, or for every row where one row takes more: what a row gave away
-    never determines another row.
+    Torch's samplers, for bases without an inverse distribution function, use its Mersenne Twister. All 19,968 bits of
+    the twister's state are filled again from the system before the twister has given, on average, more than half as
+    many. Where one row takes more than that, they are filled again for every row. So what one row gives away never
+    determines another row.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
@@ -192,13 +204,13 @@ class SystemSource(TorchSource):
         return torch.cat(parts)
 
     def _words_per_draw(self, num_draws: int = 64) -> float:
-        """Words of torch's generator that a draw takes on average: a fact of the base."""
+        """Words of torch's generator that a draw takes on average; it depends on the base alone."""
         _fill_generators()
         replayed = torch.Generator()
         replayed.set_state(torch.get_rng_state())
         super()._sample(num_draws)
         after = torch.get_rng_state()
-        # All words of a state change at once, when the last one has been given.
+        # All words of a state change at once, when the last one has been used.
         count = 0
         while count < 2**22 and not torch.equal(replayed.get_state()[_WORDS], after[_WORDS]):
             torch.empty(_NUM_WORDS, dtype=torch.int32).random_(generator=replayed)
@@ -206,10 +218,11 @@ class SystemSource(TorchSource):
         return max(count - _NUM_WORDS, 0) / num_draws + int(after[_NEXT_WORD].view(torch.int64)) / num_draws
 
 
-class UnfilledSource(SystemSource):
-    """As :class:`SystemSource`, but torch's generator is filled once: for draws that are never handed out.
+class OnceFilledSource(SystemSource):
+    """Like :class:`SystemSource`, but torch's generator is not refilled between draws.
 
-    A certificate takes millions of draws of the base and shows none of them.
+    :func:`system_generator` fills it once. This is for draws that are never handed out: a certificate takes millions of
+    draws of the base and shows none of them.
     """
 
     def _sample(self, num_draws: int) -> Tensor:
@@ -217,17 +230,18 @@ class UnfilledSource(SystemSource):
 
 
 def draws_by_inversion(base: Distribution) -> bool:
-    """Returns whether draws of a base depend only on the system's bits, without torch's generator."""
+    """Returns whether draws of a base depend only on the system's bits, and not on torch's generator."""
     with system_generator():
         return SystemSource(base).propose_with_points(1)[1] is not None
 
 
 @contextmanager
 def system_generator() -> Iterator[None]:
-    """Runs the block on torch generators filled by the operating system; the caller's are put back afterwards.
+    """Runs the block on torch generators filled by the operating system.
 
-    Seeding would not do: of a seed, torch's CPU generator uses 32 bits, few enough to try them all against a released
-    row. Here the whole state of 19,968 bits is filled. (A CUDA generator takes a key of 64 bits, and gets one.)
+    The caller's generator states are restored afterwards. Seeding would not be enough: torch's CPU generator uses only
+    32 bits of a seed, few enough to try all of them against a released row. Here the whole state of 19,968 bits is
+    filled. (A CUDA generator has a key of 64 bits, of which 63 are filled.)
     """
     with forked_generators():
         _fill_generators()
@@ -237,7 +251,10 @@ def system_generator() -> Iterator[None]:
 def _fill_generators() -> None:
     state = bytearray(torch.Generator().get_state().numpy().tobytes())
     if len(state) != _STATE_BYTES:
-        raise RuntimeError("torch must keep a generator of 5,056 bytes for private draws. Use a version tested here.")
+        raise RuntimeError(
+            f"Private draws need a version of torch whose generator state has {_STATE_BYTES:,} bytes, got "
+            f"{len(state):,} bytes. Use a version of torch that this library is tested with."
+        )
     words = np.frombuffer(os.urandom(4 * _NUM_WORDS), dtype=np.uint32).astype(np.uint64)
     state[_WORDS] = words.tobytes()
     cuda: Any = torch.cuda  # torch leaves it unannotated

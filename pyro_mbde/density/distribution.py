@@ -192,7 +192,11 @@ class MollifiedExpFamily(TiltedBase):
             rows = self._row_features(draws)[:CHUNK_ROWS]
             results = score_rows(self._tilt.with_public_weights().score, rows)
             claim = repr((self.bounds, self.certificate, self.log_normalizer))
-            return Arithmetic.here(self.dtype, self.device, results, self.accepted_tilt(draws), claim)
+            values = self.accepted_tilt(draws)
+            if len(self.event_shape) > len(self._row_shape):
+                # Nearly all batches of the base lie at the lower bound, whatever the networks are: scores tell more.
+                values, claim = score_rows(self._tilt.score, rows), f"{claim} {self.offset!r} {self.shrinkage!r}"
+            return Arithmetic.here(self.dtype, self.device, results, values, claim)
 
     @property
     def fingerprint(self) -> str:

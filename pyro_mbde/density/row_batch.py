@@ -9,17 +9,22 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import argument_error, check_count
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.serialization import register_distribution
+
+#: Rows of a batch, at most: as many as :func:`~pyro_mbde.density.tilt.sum_of_scores` adds up exactly.
+MAX_ROWS = 2**22
 
 
 @register_distribution
 class RowBatch(TorchDistribution):
     r"""k independent rows of a base distribution, as one event: :math:`Q_0^k`.
 
+    The base of a batch density, of which one draw is a batch at one price. Proof: docs/proofs.md, *Batches*.
+
     Args:
         row: distribution of one row, with empty batch shape and event shape () or (d,).
-        num_rows: k, at least 1.
+        num_rows: k, from 1 to :data:`MAX_ROWS`.
         validate_args: as for any distribution.
 
     Example:
@@ -36,6 +41,7 @@ class RowBatch(TorchDistribution):
             raise ValueError(argument_error("row", "have an empty batch shape", tuple(row.batch_shape)))
         self.row = row
         self.num_rows = check_count("num_rows", num_rows)
+        check_number("num_rows", self.num_rows, f"be at most {MAX_ROWS:,}", lambda value: value <= MAX_ROWS)
         event_shape = torch.Size([self.num_rows]) + row.event_shape
         super().__init__(torch.Size(), event_shape, validate_args=validate_args)
 

@@ -59,7 +59,7 @@ def main(
     """Measure and draw figures, all of them if none is named: for each a PNG, and a CSV of its numbers.
 
     From the paper: first, mollifier, ring, metrics, coverage, random-1d, random-2d. To choose between methods:
-    decision, decision-medical. Of the documentation: gain, skew, scale.
+    decision, decision-medical. Of the documentation: gain, skew, release, placement, scale.
 
     Measurements for the first two groups are kept in the folder of results; a run that was stopped continues where it
     was. The last group is measured every time; --redraw draws it from the tables in the output folder.

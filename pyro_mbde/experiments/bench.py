@@ -15,6 +15,7 @@ from pyro_mbde._torch_state import single_thread
 from pyro_mbde.cli import main as command
 from pyro_mbde.cli.forward import PrintingGroup
 from pyro_mbde.cli.shared import EXAMPLES
+from pyro_mbde.experiments.bench_batches import batches
 from pyro_mbde.experiments.bench_certificate import attack, certificate
 from pyro_mbde.experiments.bench_chains import chains
 from pyro_mbde.experiments.bench_gain import A_PRIORI, gain, reach
@@ -29,6 +30,7 @@ from pyro_mbde.training.mbde import MBDE
 {EXAMPLES}
   pyro-mbde bench gain
   pyro-mbde bench fit --repeats 5
+  pyro-mbde bench batches --problem medical --total 10
 """,
 )
 def main() -> None:
@@ -88,7 +90,7 @@ def _compare(ways: dict[str, Callable[[int], None]], repeats: int) -> None:
     click.echo(f"{medians}, ratio {ratio:.1f} (medians of {repeats})")
 
 
-for measurement in (gain, reach, certificate, attack, chains):
+for measurement in (gain, reach, batches, certificate, attack, chains):
     main.add_command(measurement)
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The pictures of the guide: what epsilon, skew and the base buy, and the paper's illustration of mollifiers."""
+"""The pictures of the guide: what epsilon, skew, batches and the base buy, and the paper's mollifiers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from pyro_mbde._torch_state import seeded
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.density.bounds import clip_score, skewed_bounds
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, Problem, ring
+from pyro_mbde.experiments.bench_batches import Case, learned_case
+from pyro_mbde.experiments.bench_batches import measure_release as measure_release_of
+from pyro_mbde.experiments.problems import DOMAINS, EPSILONS, Problem, find_problem, ring
 from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain, negative_log_likelihood
@@ -32,7 +34,21 @@ SKEWS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _SEED = 0
 _NUM_ROWS = 10_000
-_TITLES = {"ring": "ring", "ring-tight": "ring-tight", "mixture-1d": "1-D mixture"}
+_TITLES = {
+    "ring": "ring",
+    "ring-tight": "ring-tight",
+    "mixture-1d": "1-D mixture",
+    "ring-box": "ring, over its box",
+    "spikes": "spikes",
+}
+#: Of releases: problems, totals, rows, draws that a law of rows is computed from; of placements: skews and totals.
+_RELEASED, _TOTALS, _RELEASE_ROWS = (
+    ("ring-box", "ring-tight", "spikes"),
+    (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 12.0),
+    (5, 20, 100),
+)
+_NUM_DRAWS = 2**16
+_PLACED, _PLACED_TOTALS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (1.0, 10.0)
 
 
 def _rows(problem: Problem) -> torch.Tensor:
@@ -127,6 +143,73 @@ def plot_skew(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def _cases() -> Iterator[Case]:
+    for name in tqdm(_RELEASED, desc="problems"):
+        with seeded(1000 + _SEED):
+            yield learned_case(find_problem(name), _NUM_ROWS, _SEED, _NUM_DRAWS, quick=False)
+
+
+def measure_release() -> pd.DataFrame:
+    """Nats and total variation of a row of a release, against its total epsilon: one batch, and separate draws."""
+    records: list[dict[str, Any]] = []
+    for case in _cases():
+        for total in _TOTALS:
+            for num_rows in _RELEASE_ROWS:
+                records += measure_release_of(case, total, num_rows, ("batch", "draws", "base"), [{"skew": 0.3}])
+    return pd.DataFrame(records)[["problem", "total", "num_rows", "way", "epsilon", "nats", "distance"]]
+
+
+def plot_release(table: pd.DataFrame) -> Figure:
+    """One panel a problem: total variation of a row to the target."""
+    figure = new_figure(11, 4.4)
+    axes: Any = figure.subplots(1, len(_RELEASED), sharex=True)
+    for axis, name in zip(axes, _RELEASED, strict=True):
+        part = table[table["problem"] == name]
+        for num_rows, line in zip(_RELEASE_ROWS, ("-", "--", ":"), strict=True):
+            for way, color, label in (("batch", ORANGE, "one batch of"), ("draws", BLUE, "separate draws of")):
+                rows = part[(part["way"] == way) & (part["num_rows"] == num_rows)]
+                axis.plot(rows["total"], rows["distance"], color=color, linestyle=line, label=f"{label} {num_rows}")
+        base = float(part.loc[part["way"] == "base", "distance"].iloc[0])
+        axis.axhline(base, color=PALE, linewidth=1, label="public base alone")
+        axis.set(xscale="log", ylim=(0, None), title=_TITLES[name], xlabel="total ε of the release, nats")
+        axis.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+        axis.minorticks_off()
+    axes[0].set_ylabel("total variation of a row to the target")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def measure_placement() -> pd.DataFrame:
+    """Nats and total variation of a row of a batch of 20, at every skew."""
+    records: list[dict[str, Any]] = []
+    placements = [{"skew": skew} for skew in _PLACED]
+    for case in _cases():
+        for total in _PLACED_TOTALS:
+            records += measure_release_of(case, total, 20, ("batch", "base"), placements)
+    return pd.DataFrame(records)[["problem", "total", "way", "skew", "nats", "distance"]]
+
+
+def plot_placement(table: pd.DataFrame) -> Figure:
+    """Nats above, total variation below, a panel for each total."""
+    figure = new_figure(10, 6.2)
+    axes: Any = figure.subplots(2, len(_PLACED_TOTALS), sharex=True, sharey="row", squeeze=False)
+    for column, total in enumerate(_PLACED_TOTALS):
+        for name, color, line in zip(_RELEASED, (BLUE, ORANGE, GREEN), ("-", "--", "-."), strict=True):
+            part = table[(table["problem"] == name) & (table["total"] == total)]
+            rows, base = part[part["way"] == "batch"], part[part["way"] == "base"]
+            axes[0, column].plot(rows["skew"], rows["nats"], color=color, linestyle=line, label=_TITLES[name])
+            axes[1, column].plot(rows["skew"], rows["distance"], color=color, linestyle=line)
+            axes[1, column].axhline(float(base["distance"].iloc[0]), color=color, linewidth=0.6, alpha=0.6)
+        for axis in axes[:, column]:
+            axis.axvline(0.3, color=PALE, linewidth=0.8)
+        axes[0, column].set_title(f"20 rows at a total of {total:g}")
+        axes[1, column].set(xlabel="skew", ylim=(0, None))
+    axes[0, 0].set_ylabel("nats that a row gains")
+    axes[1, 0].set_ylabel("total variation to the target\n(thin: of the base)")
+    axes[0, 0].legend(frameon=False, fontsize="small")
+    return figure
+
+
 def measure_scale() -> pd.DataFrame:
     """Negative log-likelihood on the ring at epsilon = 1, for bases of every scale."""
     problem = ring()
@@ -216,6 +299,8 @@ def plot_mollifier(table: pd.DataFrame) -> Figure:
 GUIDE: dict[str, tuple[Callable[[], pd.DataFrame], Callable[[pd.DataFrame], Figure]]] = {
     "gain": (measure_gain, plot_gain),
     "skew": (measure_skew, plot_skew),
+    "release": (measure_release, plot_release),
+    "placement": (measure_placement, plot_placement),
     "scale": (measure_scale, plot_scale),
     "mollifier": (measure_mollifier, plot_mollifier),
 }

@@ -14,6 +14,7 @@ from pyro_mbde._checks import check_choice
 from pyro_mbde.experiments.baselines.bernstein import BernsteinKDE
 from pyro_mbde.experiments.baselines.dpgan import DPGAN
 from pyro_mbde.experiments.baselines.flow import DPFlow
+from pyro_mbde.experiments.baselines.histogram import LinearMixture, MinimaxSampler
 from pyro_mbde.experiments.baselines.kde import KDE
 from pyro_mbde.experiments.baselines.mst import MST
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
@@ -103,6 +104,16 @@ def _mst(table: Table, setting: Setting) -> Distribution:
     return MST(**_on_box(table, setting), **_by_rows_added(setting)).fit(table.rows)
 
 
+def _minimax(table: Table, setting: Setting) -> Distribution:
+    """The minimax clip of a histogram; epsilon is of one draw, for any tables, as ours is."""
+    return MinimaxSampler(**_on_box(table, setting)).fit(table.rows)
+
+
+def _mixture(table: Table, setting: Setting) -> Distribution:
+    """A histogram mixed with the uniform density; epsilon as above."""
+    return LinearMixture(**_on_box(table, setting)).fit(table.rows)
+
+
 def _on_box(table: Table, setting: Setting) -> dict[str, Any]:
     return {"low": table.low, "high": table.high, "epsilon": setting.epsilon, "seed": setting.seed, "progress": False}
 
@@ -163,6 +174,8 @@ SYSTEMS = {
     "dpgan": System(_gan, Look("DPGAN", GREEN, ":", "D"), decides=True),
     "flow": System(_flow, Look("Spline flow by DP-SGD", PURPLE, "-.", "v"), decides=True),
     "mst": System(_mst, Look("MST", YELLOW, "--", "P"), decides=True),
+    "minimax": System(_minimax),
+    "mixture": System(_mixture),
     "kde": System(_kde),
     "base": System(_base),
 }

@@ -15,20 +15,23 @@ from pyro_mbde._checks import argument_error, check_choice, check_epsilon, check
 from pyro_mbde.names import normal_name
 from pyro_mbde.privacy.accounting import (
     EXACT,
+    PLACEMENT,
     PURE,
     ZCDP,
     TotalCost,
     compose,
     exact_decimal,
+    round_up,
     sum_of_epsilons,
     to_float,
     zcdp_of_draw,
 )
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.privacy.iid import MOST_DRAWS, is_within
+from pyro_mbde.privacy.placement import MAX_DRAWS, is_within_placement, placement_epsilon
 from pyro_mbde.privacy.zcdp import zcdp_epsilon
 
-RULES = ("pure", "zcdp", "iid")
+RULES = ("pure", "zcdp", "placement", "iid")
 #: Default of an account: it pays for a thousand certificates of 1e-9, and is far below one in the number of people in
 #: most tables.
 DEFAULT_DELTA = 1e-6
@@ -36,6 +39,8 @@ DEFAULT_DELTA = 1e-6
 MAX_COUNTED = 10**12
 #: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
+#: Largest epsilon of a draw for which placement is computed; beyond, floats overflow and nothing is gained.
+_MAX_PLACED = 700.0
 _MAX_NAME, _MAX_TEXT = 200, 2000  # characters
 
 
@@ -61,12 +66,19 @@ class Account:
         \text{pure:} \quad & \textstyle\sum k_i \epsilon_i \le \epsilon , \quad \sum \delta_i \le C = \delta \\
         \text{zcdp:} \quad & \epsilon_{\rho}(\textstyle\sum k_i \rho_i, \; \delta - C) \le \epsilon , \quad
             \sum \delta_i \le C \\
+        \text{placement:} \quad & \epsilon_{\tau}(\textstyle\sum k_i, \; \delta - C) \le \epsilon , \quad
+            \sum \delta_i \le C , \quad \text{one } (\epsilon_1, \tau) \text{ for all fits} \\
         \text{iid:} \quad & \epsilon_{k}(k, \; \delta - C) \le \epsilon , \quad \delta_1 \le C , \quad
             \text{one density only,}
 
     with :math:`\rho_i = \min(\epsilon_i^2/2, r_i^2/8)`, :math:`\epsilon_\rho` by
-    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, and :math:`\epsilon_k` the smallest of the bounds of
-    :func:`~pyro_mbde.compose` for k draws of one density.
+    :func:`~pyro_mbde.privacy.zcdp.zcdp_epsilon`, :math:`\epsilon_\tau` the smaller of
+    :func:`~pyro_mbde.privacy.placement.placement_epsilon` and :math:`\sum k_i \epsilon_1`, and :math:`\epsilon_k` the
+    smallest of the bounds of :func:`~pyro_mbde.compose` for k draws of one density, by epsilon and range.
+
+    Under ``placement`` the first charge fixes what all fits are to have: epsilon, and the total variation
+    :math:`\tau`, which follows from epsilon and the skew. Both are public settings, and no row was drawn before. Each
+    certificate may have a delta of its own. Two values that agree when rounded up to nine digits are the same.
 
     Rule and split of delta cannot change, because the proof needs the same limit on every path. Whether a charge is
     refused depends on public numbers alone. Sums of epsilons and deltas are exact, each number taken for the decimal
@@ -79,14 +91,15 @@ class Account:
         name: of the account, unique in its ledger.
         epsilon: limit in nats, above 0.
         delta: limit, in [0, 1).
-        rule: ``pure``, ``zcdp`` or ``iid``.
+        rule: ``pure``, ``zcdp``, ``placement`` or ``iid``.
         certificate_delta: C, what the certificates of all fits together may take of delta.
         opened: when, in UTC.
         closed: when it was closed, without a charge; ``None`` for an account that is open.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
-        Accounting via a Rényi Filter. 2021. Theorem 3.1 (zCDP).
+        Accounting via a Rényi Filter. 2021. Theorem 3.1 (zCDP). Zhu, Dong, Wang. Optimal Accounting of Differential
+        Privacy via Characteristic Function. 2022. Theorem 10 (placement).
     """
 
     name: str
@@ -151,7 +164,7 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
         name: what to call it, put into Unicode's form NFKC.
         epsilon: limit in nats, finite and above 0.
         delta: limit, in [0, 1).
-        rule: ``pure``, ``zcdp`` or ``iid``.
+        rule: ``pure``, ``zcdp``, ``placement`` or ``iid``.
         certificate_delta: the part of delta that is reserved for certificates. Under ``pure`` it is all of delta
             (``None``, or delta itself); otherwise it is in [0, delta), and ``None`` means a tenth.
         opened: when, in UTC.
@@ -197,10 +210,11 @@ def check_text(name: str, value: Any, max_length: int = _MAX_TEXT) -> str:
 def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     """Returns the total cost of draws under an account's rule; 0 if there are none.
 
-    Otherwise the delta returned is the account's whole delta under ``zcdp`` and ``iid``.
+    Otherwise the delta returned is the account's whole delta, except under ``pure``.
     """
     if not tallies:
-        return TotalCost(0.0, 0.0, {"pure": PURE, "zcdp": ZCDP, "iid": EXACT}[account.rule])
+        rules = {"pure": PURE, "zcdp": ZCDP, "placement": PLACEMENT, "iid": EXACT}
+        return TotalCost(0.0, 0.0, rules[account.rule])
     if any(math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return TotalCost(math.inf, account.delta, PURE)
     if account.rule == "pure":
@@ -208,6 +222,8 @@ def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
         return TotalCost(to_float(_epsilons(tallies)), to_float(_certificates(tallies)), PURE)
     if account.rule == "zcdp":
         return TotalCost(_zcdp_epsilon(account, tallies), account.delta, ZCDP)
+    if account.rule == "placement":
+        return _spent_by_placement(account, tallies)
     first, num_draws = tallies[0], sum(tally.num_draws for tally in tallies)
     uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
     total = compose(uncertified, num_draws, _conversion_delta(account.delta, account.certificate_delta))
@@ -227,6 +243,8 @@ def is_affordable(account: Account, tallies: Sequence[Tally]) -> bool:
         return _epsilons(tallies) <= exact_decimal(account.epsilon)
     if account.rule == "zcdp":
         return not tallies or _zcdp_epsilon(account, tallies) <= account.epsilon
+    if account.rule == "placement":
+        return _placement_holds(account, tallies)
     if len({tally[:2] for tally in tallies}) > 1:
         return False
     return all(_iid_holds(account, tally.guarantee, tally.num_draws) for tally in tallies)
@@ -242,6 +260,29 @@ def add_draws(tallies: Sequence[Tally], more: Tally) -> list[Tally]:
     rest = [tally for tally in tallies if tally[:2] != more[:2]]
     before = sum(tally.num_draws for tally in tallies if tally[:2] == more[:2])
     return [*rest, more._replace(num_draws=before + more.num_draws)]
+
+
+def as_counted(tallies: Sequence[Tally], asked: Tally) -> Tally:
+    """Returns draws with the total variation that they count with: at least that of earlier draws of their density.
+
+    A charge of an older release has none, and counts with the largest that its range allows.
+    """
+    for tally in tallies:
+        if _key(tally) == _key(asked) and tally.guarantee.total_variation > asked.guarantee.total_variation:
+            asked = asked._replace(guarantee=tally.guarantee)
+    return asked
+
+
+def contradicts(tallies: Sequence[Tally], asked: Tally) -> bool:
+    """Returns whether draws of the same density were charged with a smaller total variation."""
+    larger = asked.guarantee.total_variation
+    return any(_key(tally) == _key(asked) and tally.guarantee.total_variation < larger for tally in tallies)
+
+
+def _key(tally: Tally) -> tuple[str, float, float, float]:
+    """What a ledger keeps one sum of."""
+    guarantee = tally.guarantee
+    return tally.fingerprint, guarantee.epsilon, guarantee.delta, guarantee.log_ratio_range
 
 
 def affordable_draws(account: Account, tallies: Sequence[Tally], guarantee: Guarantee, fingerprint: str) -> int:
@@ -280,6 +321,35 @@ def _zcdp_epsilon(account: Account, tallies: Sequence[Tally]) -> float:
         return math.inf
     delta = _conversion_delta(account.delta, account.certificate_delta)
     return zcdp_epsilon(rho, delta) * (1 + _RESERVE) if rho < math.inf else math.inf
+
+
+def setting(guarantee: Guarantee) -> Guarantee:
+    """Returns what all fits of an account by placement have in common: epsilon and total variation, rounded up."""
+    return Guarantee(round_up(guarantee.epsilon), total_variation=min(round_up(guarantee.total_variation), 1.0))
+
+
+def _placement_holds(account: Account, tallies: Sequence[Tally]) -> bool:
+    """Whether all draws have one setting, and are within the limit by placement or by pure composition."""
+    if len({setting(tally.guarantee) for tally in tallies}) != 1:
+        return not tallies
+    common, num_draws = setting(tallies[0].guarantee), sum(tally.num_draws for tally in tallies)
+    if sum_of_epsilons([(common, num_draws)]) <= exact_decimal(account.epsilon):
+        return True
+    delta = _conversion_delta(account.delta, account.certificate_delta)
+    return common.epsilon <= _MAX_PLACED and is_within_placement(common, num_draws, account.epsilon, delta)
+
+
+def _spent_by_placement(account: Account, tallies: Sequence[Tally]) -> TotalCost:
+    common, num_draws = setting(tallies[0].guarantee), sum(tally.num_draws for tally in tallies)
+    if any(setting(tally.guarantee) != common for tally in tallies):  # which somebody wrote: no charge makes it
+        return TotalCost(to_float(_epsilons(tallies)), account.delta, PURE)
+    epsilon, rule = to_float(sum_of_epsilons([(common, num_draws)])), PURE
+    if num_draws <= MAX_DRAWS and common.epsilon <= _MAX_PLACED:
+        placed = placement_epsilon(common, num_draws, _conversion_delta(account.delta, account.certificate_delta))
+        epsilon, rule = min((epsilon, rule), (placed, PLACEMENT))
+    if epsilon > account.epsilon and is_affordable(account, tallies):  # the search rounds up
+        epsilon = account.epsilon
+    return TotalCost(epsilon, account.delta, rule)
 
 
 @functools.lru_cache(maxsize=1024)

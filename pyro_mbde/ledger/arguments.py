@@ -9,6 +9,7 @@ from typing import Any
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.ledger.accounts import check_text
+from pyro_mbde.privacy.accounting import round_up
 from pyro_mbde.privacy.guarantee import Guarantee
 
 _FINGERPRINT, _HASH = re.compile("[0-9a-f]{32,128}"), re.compile("[0-9a-f]{64}")
@@ -16,10 +17,15 @@ _MAX_USER_NAME = 200
 
 
 def check_guarantee(guarantee: Any) -> Guarantee:
-    """Returns a guarantee as databases give it back: adding 0 makes a -0.0 the 0.0 that it is there."""
+    """Returns a guarantee as databases give it back: adding 0 makes a -0.0 the 0.0 that it is there.
+
+    The total variation is rounded up in the ninth digit: processors disagree on its last, and one setting has one.
+    """
     if not isinstance(guarantee, Guarantee):
         raise TypeError(argument_error("guarantee", "be a Guarantee", guarantee))
-    return Guarantee(guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
+    total_variation = round_up(guarantee.total_variation) + 0.0
+    parts = (guarantee.epsilon + 0.0, guarantee.delta + 0.0, guarantee.log_ratio_range + 0.0)
+    return Guarantee(*parts, min(total_variation, 1.0))
 
 
 def check_fingerprint(fingerprint: Any) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-#: Columns that an entry's hash is made of, by kind.
+#: Columns that an entry's hash is made of, by kind, and those that are hashed only where they hold something: they were
+#: added later, and hashes of entries without them are as they were.
 _FIELDS = {
     "ledger": ("number", "identity", "created"),
     "account": ("number", "name", "epsilon", "delta", "rule", "certificate_delta", "opened", "previous"),
@@ -18,6 +19,7 @@ _FIELDS = {
     ),
     "closing": ("number", "account", "closed", "who", "previous"),
 }  # fmt: skip
+_LATER_FIELDS = {"charge": ("total_variation",)}
 _CALLED = {"account": "the opening of", "charge": "the charge to", "closing": "the closing of"}
 #: Rows whose hash is wrong are compared with one another up to this many, to tell which were swapped.
 _MAX_COMPARED = 1000
@@ -62,6 +64,7 @@ def entry_hash(kind: str, row: Mapping[str, Any]) -> str:
         row: its columns; others are left out.
     """
     fields = {"kind": kind, **{name: row[name] for name in _FIELDS[kind]}}
+    fields |= {name: row[name] for name in _LATER_FIELDS.get(kind, ()) if row.get(name) is not None}
     # What is not JSON comes from a damaged row, whose hash will not fit.
     content = json.dumps(fields, sort_keys=True, separators=(",", ":"), default=repr)
     return hashlib.sha256(content.encode("ascii")).hexdigest()

@@ -22,6 +22,7 @@ from pyro_mbde.ledger.accounts import (
     Tally,
     add_draws,
     affordable_draws,
+    as_counted,
     check_text,
     is_affordable,
     make_account,
@@ -139,18 +140,20 @@ class Ledger:
           few draws.
         - ``zcdp``: any number of fits, chosen along the way; the rho of zCDP adds up, converted at what certificates
           leave of delta. For many draws.
+        - ``placement``: any number of fits, chosen along the way, at one epsilon and one skew, which the first charge
+          fixes; :func:`~pyro_mbde.privacy.placement.placement_epsilon`. The cheapest for several calibrated draws.
         - ``iid``: any number of draws, asked for along the way, of one fitted density; the exact curve of
-          :func:`~pyro_mbde.compose`. The cheapest for many draws, if one density is enough.
+          :func:`~pyro_mbde.compose`. The cheapest for many draws of an a-priori density.
 
         Args:
             name: what to call it; printable, at most 200 characters, and unlike the name of any account in the ledger,
                 open or closed. It is put into Unicode's form NFKC.
             epsilon: of everything drawn, in nats; finite and above 0.
-            delta: of everything drawn, in [0, 1); above 0 for ``zcdp`` and ``iid``. The default pays for a thousand
+            delta: of everything drawn, in [0, 1); above 0 except under ``pure``. The default pays for a thousand
                 certificates of 1e-9; with 0, only densities without a certificate can be charged.
-            rule: ``pure``, ``zcdp`` or ``iid``.
-            certificate_delta: what of delta the certificates of all fits together may take, in [0, delta), for ``zcdp``
-                and ``iid``; ``None`` for a tenth. The rest is for the conversion. ``pure`` leaves it all to them.
+            rule: ``pure``, ``zcdp``, ``placement`` or ``iid``.
+            certificate_delta: what of delta the certificates of all fits together may take, in [0, delta); ``None`` for
+                a tenth. The rest is for the conversion. ``pure`` leaves it all to them.
 
         Returns:
             The account.
@@ -239,8 +242,8 @@ class Ledger:
 
         Raises:
             BudgetExceededError: the account cannot bear it, or is closed; the density was charged to another account
-                before; or the account is for draws of one density (``iid``), and another, or another guarantee, was
-                asked for.
+                before, or with a smaller total variation; or the account is for draws of one density (``iid``) or of
+                one setting (``placement``), and another was asked for.
         """
         guarantee = check_guarantee(guarantee)
         num_draws = check_count("num_draws", num_draws)
@@ -248,18 +251,18 @@ class Ledger:
         fingerprint = check_fingerprint(fingerprint)
         purpose, who = check_text("purpose", purpose), user_name(who)
         check_text("account_name", account_name)
-        asked = Tally(fingerprint, guarantee, num_draws)
 
-        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally]]:
+        def work(connection: Connection, head: Row) -> Charge | tuple[Account, list[Tally], Tally]:
             account = rows.read_account(connection, account_name)
             before = rows.read_tallies(connection, account.name)
+            asked = as_counted(before, Tally(fingerprint, guarantee, num_draws))
             other = rows.account_charged_before(connection, account.name, fingerprint)
             if refusal := refusal_reason(account, before, asked, other):
                 raise BudgetExceededError(refusal)
             after = add_draws(before, asked)
             if not is_affordable(account, after):
-                return account, before
-            density = rows.density_row(account.name, fingerprint, guarantee)
+                return account, before, asked
+            density = rows.density_row(account.name, fingerprint, asked.guarantee)
             row = {**density, "charged": _now().isoformat(), "num_draws": num_draws, "purpose": purpose, "who": who}
             row = rows.append(connection, head, "charge", row)
             rows.write_tally(connection, density, after[-1].num_draws, is_new=len(after) > len(before))
@@ -269,7 +272,7 @@ class Ledger:
         if isinstance(outcome, Charge):
             return outcome
         # The message is computed after the lock is released.
-        raise BudgetExceededError(beyond_limits(*outcome, asked))
+        raise BudgetExceededError(beyond_limits(*outcome))
 
     def accounts(self) -> list[Account]:
         """Returns all accounts, in the order in which they were opened."""
@@ -299,7 +302,7 @@ class Ledger:
         """Returns what was charged to an account, added up by its rule.
 
         The guarantee is the account's own epsilon and delta, whatever is looked at; this is how much of them is used.
-        Under ``zcdp`` and ``iid`` its delta is all of the account's, from the first draw on.
+        Except under ``pure`` its delta is all of the account's, from the first draw on.
 
         Args:
             name: of the account.
@@ -333,9 +336,10 @@ class Ledger:
             account = rows.read_account(connection, name)
             other = rows.account_charged_before(connection, account.name, fingerprint)
             tallies = rows.read_tallies(connection, account.name)
-            if refusal_reason(account, tallies, Tally(fingerprint, guarantee, 0), other):
+            asked = as_counted(tallies, Tally(fingerprint, guarantee, 0))
+            if refusal_reason(account, tallies, asked, other):
                 return 0
-            return affordable_draws(account, tallies, guarantee, fingerprint)
+            return affordable_draws(account, tallies, asked.guarantee, fingerprint)
 
         return self._database.read(work)
 

@@ -12,7 +12,9 @@ from pyro_mbde.ledger.accounts import (
     add_draws,
     affordable_draws,
     certificates_left,
+    contradicts,
     is_affordable,
+    setting,
     spent_by,
 )
 from pyro_mbde.privacy.accounting import exact_decimal, to_float
@@ -65,8 +67,8 @@ def _smaller(account: Account, tallies: Sequence[Tally], asked: Tally, most: flo
 
 
 def _most_epsilon(account: Account, tallies: Sequence[Tally], asked: Tally) -> float:
-    """The largest epsilon of one more draw, certificates apart; in an iid account that is in use, of its density."""
-    if account.rule == "iid" and tallies:
+    """The largest epsilon of one more draw, certificates apart; where the first charge fixed it, that, or 0."""
+    if account.rule in ("iid", "placement") and tallies:
         density = tallies[0]
         more = affordable_draws(account, tallies, density.guarantee, density.fingerprint)
         return density.guarantee.epsilon if more else 0.0
@@ -98,6 +100,10 @@ def _beyond_delta(account: Account, tallies: Sequence[Tally], asked: Tally, most
         f"be at most {left} for a further certificate in account {account.name!r}, which has "
         f"delta={shown(account.certificate_delta)} for the certificates of all its densities"
     )
+    if account.rule == "placement" and tallies:  # without a certificate a density has another total variation
+        remedy = "Draw from a density that it has borne before"
+        remedy += "." if left == "0" else f", or fit with a delta of at most {left}."
+        return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
     remedy = "Fit with delta=0, which needs no certificate"
     remedy += "" if left == "0" else f", or with a delta of at most {left}"
     remedy += "." if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}."
@@ -120,6 +126,12 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         constraint = f"be the only account that bears this density, and {other!r} bears it already"
         remedy = "What its rows cost adds up in one account alone."
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
+    if contradicts(tallies, asked):
+        constraint = "have the total variation that this density was charged with, which is smaller"
+        found = asked.guarantee.total_variation
+        return argument_error("guarantee", constraint, found, f"{_NOTHING} Fit again: a density has one guarantee.")
+    if account.rule == "placement":
+        return _other_setting(account, tallies, asked)
     if account.rule != "iid":
         return ""
     remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."
@@ -130,4 +142,18 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         if tally.guarantee != asked.guarantee:
             constraint = f"be that of account {account.name!r}, {tally.guarantee}"
             return argument_error("guarantee", constraint, asked.guarantee, remedy)
+    return ""
+
+
+def _other_setting(account: Account, tallies: Sequence[Tally], asked: Tally) -> str:
+    """Why an account by placement cannot be charged for a density with another epsilon or total variation."""
+    found = setting(asked.guarantee)
+    for fixed in {setting(tally.guarantee) for tally in tallies} - {found}:
+        kept = f"epsilon={shown(fixed.epsilon)} and total variation {shown(fixed.total_variation)}"
+        got = f"epsilon={shown(found.epsilon)} and total variation {shown(found.total_variation)}"
+        return (
+            f"guarantee must have {kept}, which the first charge to account {account.name!r} fixed, got {got}. "
+            f"{_NOTHING} Fit with the epsilon and the skew of that first density, or open an account with the rule "
+            "'zcdp', which bears any mixture."
+        )
     return ""

@@ -57,9 +57,9 @@ def check_whole(connection: Connection, head: Mapping[str, Any]) -> None:
     whole = connection.dialect.name != "sqlite" or connection.scalar(text("PRAGMA quick_check(1)")) == "ok"
     counts = (connection.scalar(select(func.count()).select_from(table)) for table in schema.ENTRIES.values())
     counted = sum(count or 0 for count in counts)
-    same = [schema.charges.c[name] for name in schema.DENSITY]
+    same = [schema.charges.c[name] for name in schema.SHARED]
     charged = select(*same, cast(func.sum(schema.charges.c.num_draws), BigInteger)).group_by(*same)
-    noted = select(*(schema.tallies.c[name] for name in (*schema.DENSITY, "num_draws")))
+    noted = select(*(schema.tallies.c[name] for name in (*schema.SHARED, "num_draws")))
     differ = [connection.execute(query.limit(1)).all() for query in (charged.except_(noted), noted.except_(charged))]
     if not whole or counted != head["number"] or any(differ):
         raise LedgerError(
@@ -141,7 +141,8 @@ def to_charge(row: Mapping[str, Any]) -> Charge:
 
 def to_tally(row: Mapping[str, Any]) -> Tally:
     """Returns the draws of a charge or a sum."""
-    return Tally(row["fingerprint"], Guarantee(row["epsilon"], row["delta"], row["log_ratio_range"]), row["num_draws"])
+    guarantee = Guarantee(row["epsilon"], row["delta"], row["log_ratio_range"], row["total_variation"])
+    return Tally(row["fingerprint"], guarantee, row["num_draws"])
 
 
 def read_tallies(connection: Connection, name: str) -> list[Tally]:
@@ -177,8 +178,12 @@ def account_charged_before(connection: Connection, name: str, fingerprint: str) 
 
 
 def density_row(name: str, fingerprint: str, guarantee: Guarantee) -> dict[str, Any]:
-    """Returns the columns that a charge shares with the sum it enters."""
-    return {"account": name, "fingerprint": fingerprint, **asdict(guarantee)}
+    """Returns the columns that a charge shares with the sum it enters.
+
+    A total variation that says no more than the range is left empty, as older releases left it.
+    """
+    row = {"account": name, "fingerprint": fingerprint, **asdict(guarantee)}
+    return row if guarantee.is_placed else {**row, "total_variation": None}
 
 
 def write_tally(connection: Connection, density: dict[str, Any], num_draws: int, *, is_new: bool) -> None:
@@ -187,6 +192,6 @@ def write_tally(connection: Connection, density: dict[str, Any], num_draws: int,
     if is_new:
         connection.execute(insert(table).values(**density, num_draws=num_draws))
         return
-    same = [table.c[name] == value for name, value in density.items()]
+    same = [table.c[name] == density[name] for name in schema.DENSITY]
     if connection.execute(update(table).where(*same).values(num_draws=num_draws)).rowcount != 1:
         raise LedgerError(f"The sums of account {density['account']!r} were tampered with. Run verify() for details.")

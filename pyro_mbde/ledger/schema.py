@@ -30,20 +30,26 @@ from pyro_mbde.ledger.chain import entry_hash
 
 metadata = MetaData()
 
-#: What a charge shares with the sum that it enters.
+#: What a charge shares with the sum that it enters: the key of the sum, and the one total variation of that key.
 DENSITY = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range")
+SHARED = (*DENSITY, "total_variation")
 
 
 def _column(name: str, kind: Any = Text, *constraints: Any, **options: Any) -> Column[Any]:
     return Column(name, kind, *constraints, nullable=False, **options)
 
 
-def _entry_table(name: str, *columns: Any) -> Table:
+def _total_variation() -> Column[Any]:
+    """Empty where it is the largest that the range allows, and in rows of older releases; last, as if added later."""
+    return Column("total_variation", Double)
+
+
+def _entry_table(name: str, *columns: Any, later: tuple[Column[Any], ...] = ()) -> Table:
     """A table that the chain runs through."""
     # In SQLite the rowid itself (64 bits), so that a row cannot be replaced through a separate rowid.
     number = BigInteger().with_variant(Integer(), "sqlite")
     key = Column("number", number, primary_key=True, autoincrement=False)
-    return Table(name, metadata, key, *columns, _column("previous"), _column("hash"))
+    return Table(name, metadata, key, *columns, _column("previous"), _column("hash"), *later)
 
 
 #: One row: what the ledger is, and where its chain ends. Whoever writes holds a lock on it.
@@ -81,6 +87,7 @@ charges = _entry_table(
     _column("purpose"),
     _column("who"),
     CheckConstraint("num_draws > 0"),
+    later=(_total_variation(),),
 )
 
 #: Accounts that were never charged and never will be.
@@ -104,6 +111,7 @@ tallies = Table(
     _column("delta", Double),
     _column("log_ratio_range", Double),
     _column("num_draws", BigInteger),
+    _total_variation(),
     PrimaryKeyConstraint(*DENSITY),
     sqlite_with_rowid=False,
 )
@@ -120,7 +128,8 @@ _FORBIDDEN: dict[str, dict[str, str]] = {
         "DELETE": "",
     },
     "mbde_tallies": {
-        "UPDATE": " OR ".join(f"NEW.{name} <> OLD.{name}" for name in DENSITY) + " OR NEW.num_draws < OLD.num_draws",
+        "UPDATE": " OR ".join(f"NEW.{name} <> OLD.{name}" for name in SHARED)
+        + " OR (NEW.total_variation IS NULL) <> (OLD.total_variation IS NULL) OR NEW.num_draws < OLD.num_draws",
         "DELETE": "",
     },
 }
@@ -142,8 +151,22 @@ def _add_closings(connection: Connection) -> None:
     _forbid(connection, [closings.name])
 
 
+def _add_total_variation(connection: Connection) -> None:
+    """Adds empty columns, which are not hashed, and guards them."""
+    for table in (charges.name, tallies.name):
+        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN total_variation {_double(connection)}"))
+    on_table = f" ON {tallies.name}" if connection.dialect.name == "postgresql" else ""
+    guard = f"{tallies.name}_no_update"
+    connection.exec_driver_sql(f"DROP TRIGGER {guard}{on_table}")
+    connection.exec_driver_sql(triggers(connection.dialect.name, [tallies.name])[guard])
+
+
+def _double(connection: Connection) -> str:
+    return str(Double().compile(dialect=connection.dialect))
+
+
 #: The n-th turns a ledger of version n into one of version n + 1. None may touch what is hashed.
-MIGRATIONS: list[Callable[[Connection], None]] = [_add_closings]
+MIGRATIONS: list[Callable[[Connection], None]] = [_add_closings, _add_total_variation]
 
 
 class NotALedgerError(Exception):

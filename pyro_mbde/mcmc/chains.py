@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import argument_error, check_flag
+from pyro_mbde._checks import argument_error, check_flag, counted
 from pyro_mbde.mcmc.inference_data import Groups, by_chain, to_arviz
 from pyro_mbde.mcmc.pointwise import observations, pointwise_log_likelihood
 
-#: Of the sites of chains, one line shows this many.
+#: The one line that shows chains names at most this many of their sites.
 _MAX_SHOWN = 8
 
 
@@ -22,11 +22,11 @@ class ChainState(NamedTuple):
     """The state from which chains that were advanced together are resumed, as plain data.
 
     Attributes:
-        params: last unconstrained parameters, per site.
-        adaptation: what the kernel learned in warmup, as ``step_size``.
+        params: the last unconstrained parameters of each site.
+        adaptation: what the kernel learned in warmup, such as ``step_size``.
         generators: states of torch's generators after the last step, the CPU's first.
-        lp: log-density of ``params``, shape ``(num_chains,)``, by which the target is recognised; ``None`` before the
-            first step.
+        lp: log-density of ``params``, shape ``(num_chains,)``, which shows whether chains are resumed on the same
+            target; ``None`` before the first step.
     """
 
     params: dict[str, Tensor]
@@ -35,31 +35,33 @@ class ChainState(NamedTuple):
     lp: Tensor | None = None
 
     def __repr__(self) -> str:
-        """Names the sites, and shows no numbers."""
+        """Names the sites, but shows no numbers."""
         return f"ChainState(params of {', '.join(self.params)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chains:
-    """Draws of several Markov chains and how they were made. As sensitive as the table that the density was fitted to.
+    """Draws of several Markov chains, and how they were made.
 
-    Trajectories carry no privacy guarantee: hand out exact draws instead.
+    They are as sensitive as the table that the density was fitted to. Trajectories carry no privacy guarantee: hand out
+    exact draws instead.
 
     Attributes:
-        draws: per site, shape ``(num_chains, num_samples, *event_shape)``, in the site's own space.
-        sample_stats: per statistic, shape ``(num_chains, num_samples)``: ``lp`` (log-density of the unconstrained
-            parameters, up to a constant; for the independence kernel of the draw itself), ``acceptance_rate`` (of each
-            proposal; where a bound rejects, 0 or more than the probability, which it is on average), and by kernel
-            ``step_size``, ``energy`` (where the trajectory starts) and ``diverging`` (HMC and NUTS),
+        draws: for each site, shape ``(num_chains, num_samples, *event_shape)``, in the site's own (constrained) space.
+        sample_stats: for each statistic, shape ``(num_chains, num_samples)``: ``lp`` (the log-density of the
+            unconstrained parameters, up to a constant; for the independence kernel, that of the draw itself),
+            ``acceptance_rate`` (the acceptance probability of each proposal; where a bound can reject proposals early,
+            an estimate that equals it on average: 0, or at least the probability), and, depending on the kernel,
+            ``step_size``, ``energy`` (at the start of the trajectory) and ``diverging`` (HMC and NUTS), or
             ``total_variation`` (independence: a bound on the distance of the draw's law from the target).
-        seeds: seed of each chain; one for all where chains are advanced together.
-        warmup_steps: steps made before, which adapted the kernel and are not kept.
+        seeds: seed of each chain; a single seed where all chains are advanced together.
+        warmup_steps: steps made before the kept draws, in which the kernel adapted.
         kernel: name of the kernel.
         density: the distribution that was sampled, whose exact draws the chains can be tested against; ``None`` for a
             model.
         kernel_options: options that the kernel was given.
-        states: where each chain, or group of chains advanced together, stopped; to resume from. As sensitive as the
-            draws.
+        states: the state in which each chain, or each group of chains advanced together, stopped; chains are resumed
+            from these. As sensitive as the draws.
     """
 
     draws: dict[str, Tensor]
@@ -72,12 +74,12 @@ class Chains:
     states: tuple[ChainState, ...] = ()
 
     def __repr__(self) -> str:
-        """Shows kernel, lengths and sites, and no draw."""
+        """Shows the kernel, lengths and sites, but no draws."""
         sites = [f"{name}{list(of.shape[2:])}" if of.dim() > 2 else name for name, of in self.draws.items()]
         more = f" and {len(sites) - _MAX_SHOWN} more" if len(sites) > _MAX_SHOWN else ""
         shown = (", ".join(sites[:_MAX_SHOWN]) or "no sites") + more
         shape = tuple(next(iter(self.draws.values())).shape[:2]) if self.draws else ()
-        length = f"{shape[0]:,} of {shape[1]:,} draws" if len(shape) == 2 else "no draws"
+        length = f"{counted(shape[0], 'chain')} of {counted(shape[1], 'draw')}" if len(shape) == 2 else "no draws"
         return f"Chains({self.kernel}: {length}; {shown})"
 
     @property
@@ -87,20 +89,20 @@ class Chains:
 
     @property
     def num_samples(self) -> int:
-        """Draws of each chain."""
+        """Number of draws of each chain."""
         return next(iter(self.draws.values())).shape[1]
 
     def get_samples(self, group_by_chain: bool = False) -> dict[str, Tensor]:
         """Returns the draws as ``pyro.infer.MCMC.get_samples`` does, for ``pyro.infer.Predictive``.
 
         Privacy:
-            As sensitive as the draws themselves: not for release, nor is what is predicted from them.
+            As sensitive as the draws themselves: neither the draws nor predictions from them are for release.
 
         Args:
             group_by_chain: whether to keep the dimension of chains.
 
         Returns:
-            Per site, shape ``(num_chains * num_samples, *event_shape)``, or :attr:`draws`.
+            For each site, shape ``(num_chains * num_samples, *event_shape)``; with ``group_by_chain``, :attr:`draws`.
 
         Example:
             >>> import torch
@@ -129,25 +131,25 @@ class Chains:
     ) -> Any:
         """Returns the chains in ArviZ's format: ``InferenceData`` before ArviZ 1.0, a ``DataTree`` since.
 
-        Arguments are those of ``arviz.from_pyro``, and the model, which chains do not carry.
+        The arguments are those of ``arviz.from_pyro`` and, because chains do not carry it, the model.
 
         Privacy:
             As sensitive as the draws themselves: not for release.
 
         Args:
-            coords: labels along a dimension, by its name, as ``{"column": ["age", "income"]}``.
-            dims: names of a site's event dimensions, by site, as ``{"x": ["column"]}``. One of size 1, as a plate at
-                dim -2 leaves at dim -1, may be left out; it is then dropped.
+            coords: labels along each dimension, by its name, such as ``{"column": ["age", "income"]}``.
+            dims: names of each site's event dimensions, by site, such as ``{"x": ["column"]}``. A dimension of size 1,
+                such as a plate at dim -2 leaves at dim -1, may be left out; it is then dropped.
             model: the model that the chains ran on, for ``observed_data`` and ``log_likelihood``.
             model_args: those of :func:`~pyro_mbde.run_mcmc`.
             model_kwargs: those of :func:`~pyro_mbde.run_mcmc`.
-            log_likelihood: whether to add that group: the log-density of every observation at every draw; ``None`` for
-                where there is a model.
+            log_likelihood: whether to add that group: the log-density of every observation at every draw; ``None`` adds
+                it if there is a model.
             posterior_predictive: draws of observations, by site, one for each of :meth:`get_samples`, as ``Predictive``
                 returns them.
-            prior: draws of the model without observations, by site; sites that the chains have make the group
-                ``prior``, others ``prior_predictive``.
-            predictions: draws of what was not observed, as ``posterior_predictive``.
+            prior: draws of the model without observations, by site; sites that the chains have go into the group
+                ``prior``, others into ``prior_predictive``.
+            predictions: draws of what was not observed, in the form of ``posterior_predictive``.
             constant_data: inputs, by name.
             predictions_constant_data: inputs of the predictions, by name.
             pred_dims: names of dimensions in ``predictions`` and their inputs.
@@ -157,7 +159,7 @@ class Chains:
             attributes say how the chains were made.
 
         Raises:
-            ValueError: labels do not fit the draws, ArviZ can hold no site of such a name, log-likelihoods are asked
+            ValueError: labels do not fit the draws, ArviZ cannot hold a site of this name, log-likelihoods are asked
                 for without a model, or the model has latent sites that the chains do not have.
 
         Example:
@@ -171,7 +173,7 @@ class Chains:
         if model is not None:
             groups["observed_data"] = observations(model, model_args, model_kwargs or {})
         elif log_likelihood:
-            remedy = "Chains do not carry it. Pass model, model_args and model_kwargs as to run_mcmc."
+            remedy = "Chains do not carry their model. Pass model, model_args and model_kwargs as to run_mcmc."
             raise ValueError(argument_error("model", "be given for log-likelihoods", model, remedy))
         if model is not None and log_likelihood is not False:
             scores = pointwise_log_likelihood(model, model_args, model_kwargs or {}, self.get_samples())

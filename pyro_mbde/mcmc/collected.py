@@ -11,19 +11,20 @@ class ChainsFirst:
     """Takes the place of a site's transform in a kernel: Pyro's ``MCMC`` keeps what its ``inv`` returns as the draws.
 
     ``MCMC`` collects values of shape ``(k, num_samples, num_chains, ...)`` from k runs of a kernel. They become ``(k *
-    num_chains, num_samples, ...)``, as from so many runs of a kernel with one chain: ``get_samples``, ``summary``,
-    ``Predictive`` and ArviZ then see chains, not parameters.
+    num_chains, num_samples, ...)``, as from that many runs of a kernel with one chain each: ``get_samples``,
+    ``summary``, ``Predictive`` and ArviZ then treat that dimension as chains, not as part of the parameters.
 
     Args:
-        num_dims: dimensions of the site's parameter; ``None`` where that is not known, for ``MCMC`` alone.
-        constrain: from the kernel's parameters to the site's own space; ``None`` where these are the same.
+        num_dims: number of dimensions of the site's parameter; ``None`` if it is not known, which works with ``MCMC``
+            but not with ``StreamingMCMC``.
+        constrain: maps the kernel's parameters to the site's own space; ``None`` where these are the same.
     """
 
     def __init__(self, num_dims: int | None = None, constrain: Callable[[Tensor], Tensor] | None = None) -> None:
         self._num_dims, self._constrain = num_dims, constrain
 
     def inv(self, values: Tensor) -> Tensor:
-        """Returns the draws of a site; those of one step, as ``StreamingMCMC`` has them, keep their shape."""
+        """Returns the draws of a site; those of one step, as ``StreamingMCMC`` passes them, keep their shape."""
         if self._num_dims is None or values.dim() == self._num_dims + 3:
             values = values.transpose(1, 2).flatten(0, 1)
         return values if self._constrain is None else self._constrain(values)

@@ -12,8 +12,8 @@ from torch import Tensor
 from pyro_mbde._checks import check_count, check_number
 from pyro_mbde.mcmc.target import Params, Target
 
-# Pyro leaves these unannotated. They keep the facts of a step in private attributes, which is why the project
-# names the Pyro versions that it has been tested with.
+# Pyro leaves these unannotated. They keep what is known of a step in private attributes, which is why the project names
+# the Pyro versions that it has been tested with.
 _HMC: Any = HMC
 _NUTS: Any = NUTS
 
@@ -31,7 +31,7 @@ class _Recording:
 
     @classmethod
     def for_target(cls: Any, target: Target, **options: Any) -> Any:
-        """Builds the kernel; raises for options that would make it stand still, run for ever or divide by zero."""
+        """Builds the kernel; raises if an option would make it stand still, run forever or divide by zero."""
         for name in ("step_size", "trajectory_length"):
             if options.get(name) is not None:
                 check_number(name, options[name], "be finite and above 0", lambda value: 0 < value < math.inf)
@@ -64,7 +64,7 @@ class _Recording:
             self.mass_matrix_adapter.inverse_mass_matrix = self._restored["inverse_mass_matrix"]
 
     def _sample_r(self: Any, name: str) -> Any:
-        # The first thing in a step is a fresh momentum: the energy of the trajectory is known from here on.
+        # A step begins with a fresh momentum: from here on, the energy of the trajectory is known.
         momentum, unscaled = super()._sample_r(name)  # type: ignore[misc]  # of Pyro's kernel
         self._energy = float(self._kinetic_energy(unscaled) + self._potential_energy_last)
         return momentum, unscaled
@@ -74,13 +74,13 @@ class _Recording:
         step = self._t - self._warmup_steps if self._t >= self._warmup_steps else self._t
         previous = self._mean if step else 0.0
         moved: Params = super().sample(params)  # type: ignore[misc]  # of Pyro's kernel
-        # The kernels keep the running mean of the acceptance probabilities: its increment gives the last one back.
+        # The kernels keep only the running mean of the acceptance probabilities: its change gives the last one.
         self._mean = self._mean_accept_prob
         self._rate = min(max((step + 1) * self._mean - step * previous, 0.0), 1.0)
         return moved
 
     def stats(self: Any) -> dict[str, Tensor]:
-        """Returns what is known of the last step, scalars."""
+        """Returns what is known of the last step, as scalars."""
         step = self._t - self._warmup_steps - 1
         return {
             "lp": -self._potential_energy_last,
@@ -91,8 +91,8 @@ class _Recording:
         }
 
 
-#: Leapfrog steps of one HMC trajectory at most, as many as NUTS makes; a step size that collapses would ask for
-#: millions.
+#: Limit on the leapfrog steps of one HMC trajectory, about as many as NUTS makes at most by default. Without it,
+#: a trajectory would take millions of steps if the step size collapsed.
 _MAX_LEAPFROG_STEPS = 1024
 
 
@@ -103,7 +103,7 @@ class RecordingHMC(_Recording, _HMC):  # type: ignore[misc]  # Pyro's class is u
     def for_target(cls, target: Target, **options: Any) -> Any:
         """Builds the kernel. A trajectory is by default a quarter of the period of a unit normal.
 
-        Half of the period, or all of it, Pyro's default, returns to the start.
+        A whole period, Pyro's default, would return to the start, and half of a period to its mirror image.
         """
         length = {} if "num_steps" in options else {"trajectory_length": math.pi / 2}
         return super().for_target(target, **length | options)
@@ -111,7 +111,7 @@ class RecordingHMC(_Recording, _HMC):  # type: ignore[misc]  # Pyro's class is u
     @property
     def num_steps(self) -> int:
         """Leapfrog steps of a trajectory."""
-        # Rounded, where Pyro cuts off: a step of 0.8 makes two steps of pi/2, not one.
+        # Rounded, where Pyro truncates: with a step size of 0.8, a trajectory of pi/2 takes two steps, not one.
         num_steps = round(float(self.trajectory_length) / float(self.step_size))
         return max(1, min(num_steps, _MAX_LEAPFROG_STEPS))
 

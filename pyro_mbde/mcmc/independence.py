@@ -20,17 +20,17 @@ from pyro_mbde.sampling.independence import IndependenceState, independence_step
 class IndependenceSampler(MCMCKernel):
     """Metropolis-Hastings with the base as its proposal, for many chains at once, on any base, discrete ones included.
 
-    Nothing is adapted and no gradient is needed. How far its states are from the target is bounded by
-    :func:`total_variation_bound`, whatever the density: about 0.01 after 10 steps at R = 1. Where R is large, the bound
-    says little and the acceptance rate is low.
+    Nothing is adapted and no gradient is needed. :func:`total_variation_bound` bounds the distance of the states' law
+    from the target, whatever the density: about 0.01 after 10 steps at R = 1. Where R is large, the bound says little
+    and the acceptance rate is low.
 
-    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples of site ``x`` come out as from
-    ``num_chains`` chains: ``get_samples()`` has shape ``(num_chains * num_samples, *event_shape)``. Starts at draws of
-    the base, or at ``initial_params``, in the density's own space.
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, which returns the samples of site ``x`` as those of
+    ``num_chains`` chains: ``get_samples()`` has shape ``(num_chains * num_samples, *event_shape)``. The chains start at
+    draws of the base, or at ``initial_params``, in the density's own space.
 
     Privacy:
-        For inference and checks, not for release: a trajectory is not covered. Last states of fresh chains are:
-        :func:`~pyro_mbde.fresh_chains`. The bound is public.
+        For inference and checks, not for release: no guarantee covers a trajectory. Last states of fresh chains have
+        one: :func:`~pyro_mbde.fresh_chains`. The bound is public.
 
     Args:
         q: the fitted density.
@@ -57,7 +57,7 @@ class IndependenceSampler(MCMCKernel):
         check_density(q)
         self.q = q
         self.num_chains = check_count("num_chains", num_chains)
-        self.model = None  # what ArviZ takes observations from: there are none
+        self.model = None  # ArviZ takes observations from a model: there are none
         self.transforms = {"x": ChainsFirst(len(q.event_shape))}
         self._source = TorchSource(q.base)
         self._initial_params: Params | None = None
@@ -71,7 +71,7 @@ class IndependenceSampler(MCMCKernel):
 
     @property
     def initial_params(self) -> Params:
-        """Starts: ``x`` of shape ``(num_chains, *event_shape)``, in the density's own space."""
+        """Starting points: ``x`` of shape ``(num_chains, *event_shape)``, in the density's own space."""
         if self._initial_params is None:
             self._initial_params = {"x": self._source.propose(self.num_chains)}
         return self._initial_params
@@ -83,7 +83,7 @@ class IndependenceSampler(MCMCKernel):
 
     @property
     def adaptation(self) -> dict[str, Any]:
-        """Steps made since the start, which the bound counts."""
+        """The number of steps made since the start, on which the bound depends."""
         return {"num_steps": self._steps_before + self._t}
 
     @adaptation.setter
@@ -129,5 +129,5 @@ class IndependenceSampler(MCMCKernel):
         return {"acceptance rate": rate, "total variation": bound, "divergences": []}
 
     def cleanup(self) -> None:
-        """Forgets the starts."""
+        """Forgets the starting points."""
         self._initial_params = None

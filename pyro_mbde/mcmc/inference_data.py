@@ -31,14 +31,14 @@ def to_arviz(
     are left out. The other arguments are those of :meth:`~pyro_mbde.Chains.to_arviz`.
 
     Raises:
-        ValueError: ``coords``, ``dims`` or ``pred_dims`` do not fit, or ArviZ can hold no variable of such a name.
+        ValueError: ``coords``, ``dims`` or ``pred_dims`` do not fit, or ArviZ cannot hold a variable of this name.
     """
     arviz = import_arviz()
     is_tree = int(arviz.__version__.split(".")[0]) >= 1
     arrays = {group: {name: as_array(value) for name, value in of.items()} for group, of in groups.items() if of}
     for name in {name for of in arrays.values() for name in of}:
         if name in ("chain", "draw") or (is_tree and "/" in name):
-            remedy = "ArviZ has other uses for these: rename the site."
+            remedy = "ArviZ uses these for other purposes: rename the site."
             raise ValueError(argument_error("site", "not be called chain or draw, nor contain a slash", name, remedy))
     for argument, given in (("coords", coords), ("dims", dims), ("pred_dims", pred_dims)):
         of_sequences = isinstance(given, Mapping) and not any(isinstance(value, str) for value in given.values())
@@ -50,7 +50,7 @@ def to_arviz(
         for name, labels in (coords or {}).items():
             if len(labels) != sizes.get(name, len(labels)):
                 raise ValueError(argument_error("coords", f"hold {sizes[name]} labels for {name}", list(labels)))
-    with warnings.catch_warnings():  # ArviZ takes more chains than draws for a mistake; here the order is certain
+    with warnings.catch_warnings():  # ArviZ suspects a mistake if chains outnumber draws; here it is none
         warnings.filterwarnings("ignore", "More chains|Found chain dimension", UserWarning)
         if is_tree:
             return arviz.from_dict(
@@ -62,17 +62,17 @@ def to_arviz(
 
 
 def as_array(value: Any) -> Array:
-    """Returns a tensor's values; NumPy has no bfloat16."""
+    """Returns values as a NumPy array; bfloat16, which NumPy does not have, becomes float32."""
     if isinstance(value, Tensor):
         value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
     return np.asarray(value)
 
 
 def by_chain(group: str, values: Any, shape: tuple[int, int] | None, known: Mapping[str, Sequence[int]]) -> Groups:
-    """Returns a group of what ``Predictive`` returned, by chain, or no group for no values.
+    """Returns a group that holds what ``Predictive`` returned, arranged by chain; without values, no group.
 
-    Values have shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; without ``shape`` they are one chain. Sites
-    get their ``known`` shapes: ``Predictive`` adds dimensions of size 1 where others have plates.
+    Values have shape ``(n, ...)`` or ``(num_chains, num_samples, ...)``; without ``shape`` they count as one chain.
+    Sites get their ``known`` shapes, because ``Predictive`` adds dimensions of size 1 where other sites have plates.
     """
     if values is None:
         return {}
@@ -109,21 +109,21 @@ def _apply_dims(
                 kept = _kept(argument, variable, names, own)
                 for name, index in zip(names, kept, strict=True):
                     if sizes.setdefault(name, own[index]) != own[index]:
-                        constraint = f"name dimensions of one size alike, {name} is {sizes[name]}"
+                        constraint = f"use each name for one size, and {name} has size {sizes[name]}"
                         raise ValueError(argument_error(argument, constraint, own[index]))
             groups[group][variable] = array.reshape(*lead, *(own[index] for index in kept if index < len(own)))
     return sizes
 
 
 def _lead(group: str) -> int:
-    """How many dimensions come before a variable's own."""
+    """Returns how many dimensions come before a variable's own."""
     return 0 if group.endswith("_data") else 2
 
 
 def _kept(argument: str, variable: str, names: Sequence[str], shape: tuple[int, ...]) -> list[int]:
-    """Indices of the dimensions that ``names`` name."""
+    """Returns the indices of the dimensions that ``names`` stand for, or raises."""
     for kept in (list(range(len(shape))), [index for index, size in enumerate(shape) if size != 1]):
         if len(kept) == len(names) and not {"chain", "draw"} & set(names):
             return kept
-    remedy = "The dimensions chain and draw are named already; one of size 1 may be left out."
+    remedy = "The dimensions chain and draw are named already; a dimension of size 1 may be left out."
     raise ValueError(argument_error(argument, f"name the {len(shape)} event dimensions of {variable}", names, remedy))

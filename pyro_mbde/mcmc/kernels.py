@@ -1,6 +1,7 @@
 """The kernels of run_mcmc by name.
 
-To add a kernel, write its class in a file of this folder and add a line to ``KERNELS``. The class has Pyro's interface
+To add a kernel, write its class in a file of this folder, add a line to ``KERNELS``, and its run lengths to
+``NUM_SAMPLES`` in tests/mcmc/test_chains_against_truth.py. The class has Pyro's interface
 (``initial_params``, ``setup``, ``sample``) and three additions:
 
 * ``for_target(target, **options)``, a class method, builds it;
@@ -18,8 +19,9 @@ class Kernel(NamedTuple):
     """A kernel and how it is run.
 
     Attributes:
-        path: file and class. Imported when used, so that the command line can list the names without torch.
-        lockstep: whether one instance advances all chains; otherwise each chain has an instance, a seed and a process.
+        path: file and class, imported only when used, so that the command line can list the names without torch.
+        lockstep: whether one instance advances all chains; otherwise each chain has its own instance and seed, and can
+            run in its own process.
         has_chain_dim: whether parameters and statistics have a leading dimension of chains.
         own_space: whether it samples a fitted density in the density's own space
             (:class:`~pyro_mbde.mcmc.target.FittedTarget`), on any base; otherwise it samples unconstrained coordinates.

@@ -22,12 +22,12 @@ _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
 _InitMessenger: Any = InitMessenger
 _poutine: Any = poutine
 
-#: Draws of a model's prior that its location, scale and structure are taken from.
+#: Draws of a model's prior from which its location and scale are taken, and by which its structure is checked.
 _NUM_PRIOR_DRAWS = 64
 
 
 class ModelTarget(Target):
-    """A Pyro model's posterior, discrete sites summed out, in coordinates in which its prior has unit scale.
+    """A Pyro model's posterior, with discrete sites summed out, in coordinates in which its prior has unit scale.
 
     The prior's location and scale come from draws with a fixed seed, so that they are always the same.
 
@@ -37,7 +37,8 @@ class ModelTarget(Target):
         kwargs: its keyword arguments.
 
     Raises:
-        ValueError: there is no continuous latent site, or a discrete one that cannot be enumerated.
+        ValueError: there is no continuous latent site, or there is a discrete one that cannot be enumerated; or Markov
+            chains on the model would be wrong (angles, subsampled plates, a structure that differs between runs).
     """
 
     is_batched = False
@@ -58,13 +59,13 @@ class ModelTarget(Target):
         self.spread = {name: spread_of(draws) for name, draws in prior.items()}
         idle = {name: _idle(self._prototype.nodes[name], draws[0]) for name, draws in prior.items()}
         self._idle = {name: entries for name, entries in idle.items() if entries is not None}
-        # Pyro's potential runs the model under its handler for discrete sites also where there are none, which takes
-        # time and which torch.vmap cannot see through.
+        # Pyro's potential runs the model under its handler for discrete sites even if there are none, which takes time
+        # and which torch.vmap cannot vectorise.
         is_enumerated = any(site["fn"].has_enumerate_support for _, site in self._prototype.iter_stochastic_nodes())
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
-        """Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
+        """Returns Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
         try:
             _, energy, inverses, prototype = _initialize_model(
                 self._model,
@@ -76,10 +77,10 @@ class ModelTarget(Target):
             )
         except NotImplementedError as error:
             constraint = "have latent sites that are continuous or can be enumerated"
-            remedy = f"Sum the others out. {str(error).splitlines()[0]}"
+            remedy = f"Sum out the others. {str(error).splitlines()[0]}"
             if "subsample" in str(error):
                 constraint = "have no subsampled plates for a Markov chain"
-                remedy = "An energy must be of all rows: leave subsample_size out."
+                remedy = "The energy must cover all rows: leave out subsample_size."
             raise ValueError(argument_error("model", constraint, self._model, remedy)) from error
         return energy, inverses, prototype
 
@@ -129,7 +130,7 @@ class ModelTarget(Target):
 
 
 def _check_latents(trace: Any, names: set[str]) -> None:
-    """Raises if a conditioned run of a model has latent sites that are not conditioned on, or lacks some."""
+    """Raises if a conditioned run of a model has latent sites that are not conditioned on, or lacks some that are."""
     sites = {name for name, node in trace.nodes.items() if node["type"] == "sample" and not is_subsample(node)}
     free = {name for name in sites if not trace.nodes[name]["is_observed"]}
     _check_constant(free | (names - sites))
@@ -138,13 +139,13 @@ def _check_latents(trace: Any, names: set[str]) -> None:
 def _check_constant(changing: set[str]) -> None:
     """Raises if there are latent sites that only some runs of a model have."""
     if changing:
-        remedy = "Where the model branches, sample what both branches need before."
+        remedy = "If the model branches, sample the sites of all branches before it does."
         found = f"sometimes {', '.join(sorted(changing))}"
         raise ValueError(argument_error("model", "have the same latent sites in every run", found, remedy))
 
 
 def _check_structure(trace: Any, prototype: Any, names: set[str]) -> None:
-    """Raises if another run of a model has other continuous sites, or sites of other shapes or supports."""
+    """Raises if a run of a model has other continuous sites, shapes or supports than its first run."""
     latent = {
         name
         for name, node in trace.iter_stochastic_nodes()
@@ -175,9 +176,10 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _idle(node: Any, like: Tensor) -> Tensor | None:
-    """Which unconstrained entries of a site are masked out, so that nothing in the model holds them; or ``None``.
+    """Returns which unconstrained entries of a site are masked out; ``None`` if there are none.
 
-    They are sampled as standard normals, to keep the target proper; their draws mean nothing.
+    Nothing in the model constrains such entries. They are sampled as standard normals, to keep the target proper; their
+    draws mean nothing.
     """
     masks = [mask for mask in (node.get("mask"), getattr(node["fn"], "_mask", None)) if mask is not None]
     if not masks:
@@ -203,7 +205,7 @@ def _plate_nesting(trace: Any) -> int:
 
 
 def _init_to_prior(site: Any = None) -> Any:
-    """Pyro's initialisation at a draw of the prior; where that is improper, uniform in (-2, 2), unconstrained."""
+    """Initialises Pyro at a draw of the prior or, if that is improper, uniformly in (-2, 2), unconstrained."""
     if site is None:
         return _init_to_prior
     try:

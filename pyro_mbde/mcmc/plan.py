@@ -26,7 +26,7 @@ _GIVEN = ("self", "model", "q", "potential_fn", "lower_bound_fn", "num_chains", 
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """A kernel, its options and its target; ``density`` where the target is a distribution."""
+    """A kernel, its options and its target; ``density`` is the distribution, if the target is one."""
 
     name: str
     options: dict[str, Any]
@@ -39,18 +39,18 @@ class Sampling:
         return KERNELS[self.name]
 
     def check_values(self, values: Mapping[str, Tensor], num_chains: int) -> Params:
-        """Turns values of the sites into starts, or raises."""
+        """Turns values of the sites into starting points, or raises."""
         target = self.target
         sites = ", ".join(target.supports)
         if not isinstance(values, Mapping):
-            raise TypeError(argument_error("initial_values", "be a dict of tensors, one a site", type(values).__name__))
+            raise TypeError(argument_error("initial_values", "be a dict with a tensor per site", type(values).__name__))
         if set(values) != set(target.supports):
             raise ValueError(argument_error("initial_values", f"have the sites {sites}", ", ".join(values)))
         with seeded(0):
             like = target.constrain(target.starts(1))
         starts = {name: torch.as_tensor(values[name], dtype=like[name].dtype) for name in like}
         for name, start in starts.items():
-            whole = not start.is_floating_point()  # a base of whole numbers: nothing may be cut off
+            whole = not start.is_floating_point()  # a base of whole numbers: no fraction may be cut off
             if whole and not torch.equal(start.double(), torch.as_tensor(values[name]).double()):
                 raise ValueError(argument_error(f"initial_values[{name!r}]", "be of the density's type", values[name]))
             shape = (num_chains, *like[name].shape[1:])
@@ -63,12 +63,12 @@ class Sampling:
             usable = target.finite(starts)
         if not bool(usable.all()):
             wrong = (~usable).nonzero().flatten().tolist()
-            constraint, remedy = "have a density above 0 in every chain", "These are the first chains that are not."
+            constraint, remedy = "have a density above 0 in every chain", "These are the first chains where it is not."
             raise ValueError(argument_error("initial_values", constraint, wrong[:5], remedy))
         return starts
 
     def check_states(self, states: tuple[ChainState, ...]) -> None:
-        """Raises if the target's log-density at the states of chains is not the one that they recorded."""
+        """Raises if the target's log-density at the states of chains differs from the one recorded in them."""
         for state in states:
             if state.lp is None:
                 continue
@@ -77,11 +77,13 @@ class Sampling:
             except RuntimeError:  # of another shape
                 lp = torch.full_like(state.lp, math.nan)
             if not torch.allclose(lp.double(), state.lp.double(), rtol=1e-3, atol=1e-2):
-                remedy = "Its log-density is another where the chains stopped."
-                raise ValueError(argument_error("model", "be the one that the chains ran on", "another", remedy))
+                raise ValueError(
+                    "model must be the one that the chains ran on, got one whose log-density differs where the chains "
+                    "stopped."
+                )
 
     def build(self) -> Any:
-        """Builds a kernel, not yet started."""
+        """Builds a kernel, which is not yet set up."""
         cls = self.kernel.cls
         known = [name for name in inspect.signature(cls).parameters if name not in _GIVEN]
         unknown = [name for name in self.options if name not in known]
@@ -97,7 +99,7 @@ def prepare_sampling(
     model_kwargs: Mapping[str, Any] | None,
     options: dict[str, Any],
 ) -> Sampling:
-    """Returns what :func:`~pyro_mbde.run_mcmc` was asked to sample, from its arguments, checked."""
+    """Checks the arguments of :func:`~pyro_mbde.run_mcmc` and returns what it was asked to sample."""
     if not isinstance(model_args, tuple | list):
         raise TypeError(argument_error("model_args", "be a tuple", type(model_args).__name__))
     if model_kwargs is not None and not isinstance(model_kwargs, Mapping):

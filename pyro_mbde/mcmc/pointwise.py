@@ -19,7 +19,7 @@ from pyro_mbde.mcmc.target import stack
 _poutine: Any = poutine  # Pyro leaves these unannotated
 _scale_and_mask: Any = scale_and_mask
 
-#: Draws that a model is run on at once.
+#: Draws on which a model is run at once, at most.
 _CHUNK_SIZE = 512
 
 
@@ -33,19 +33,19 @@ def pointwise_log_likelihood(
 ) -> dict[str, Tensor]:
     """Returns the log-density of every observation at every draw, 0 where it is masked.
 
-    All draws at once where ``torch.vmap`` can vectorise the model, else one after the other.
+    The model runs on many draws at once where ``torch.vmap`` can vectorise it, and otherwise on one after another.
 
     Args:
         model: a Pyro model.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        draws: of all its latent sites, shape ``(n, ...)``.
+        draws: values of all its latent sites, each of shape ``(n, ...)``.
 
     Returns:
-        Per observed site, shape ``(n, *batch_shape)``.
+        For each observed site, shape ``(n, *batch_shape)``.
 
     Raises:
-        ValueError: there are latent sites that the draws have no values of.
+        ValueError: the model has latent sites for which there are no draws.
     """
     trace = _run(model, args, kwargs)
     observed = _observed(trace)

@@ -23,13 +23,13 @@ _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 #: Best acceptance rates of random-walk Metropolis for normal targets in 1 to 10 dimensions, then in the limit (Gelman,
 #: Roberts, Gilks. Efficient Metropolis jumping rules. 1996. Table 1).
 _OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267, 0.234)
-#: Shares of warmup after which the proposals' covariance is learned from the steps since the last one.
+#: Fractions of warmup after which the covariance of the proposals is learned, each time from the steps since the last.
 _WINDOWS = (0.15, 0.4, 0.8)
 #: Shortest warmup in which a covariance is learned.
 _MIN_WARMUP = 20
-#: How slowly dual averaging moves: slower than for HMC (0.05), because one acceptance probability here says less.
+#: How slowly dual averaging moves: slower than for HMC (0.05), because here one acceptance probability says less.
 _GAMMA = 0.5
-#: Steps per dimension after which a random walk has about forgotten where it was.
+#: Steps per dimension after which a random walk has roughly forgotten where it was.
 _STEPS_PER_DIMENSION = 8
 
 
@@ -43,25 +43,25 @@ class LockstepRandomWalk(MCMCKernel):
 
     One evaluation of the density serves all chains, so that a thousand of them cost little more than one. The chains
     propose :math:`z + s L \xi`, each with its own :math:`\xi \sim N(0, I)`. In warmup they learn the covariance
-    :math:`L L^\top` of the target from each other (all of it where there are steps enough, its diagonal elsewhere) and
-    the step s by dual averaging towards the best acceptance rate, together or each for itself. Both are fixed after
+    :math:`L L^\top` of the target from each other (all of it if there are enough steps, otherwise its diagonal) and the
+    step s by dual averaging towards the best acceptance rate, one for all chains or one for each. Both are fixed after
     warmup: given what was learned, the chains are then independent.
 
-    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, whose samples come out as from ``num_chains`` chains:
-    ``get_samples()`` has shape ``(num_chains * num_samples, ...)``, and ``(num_chains, num_samples, ...)`` with
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, which returns the samples as those of ``num_chains``
+    chains: ``get_samples()`` has shape ``(num_chains * num_samples, ...)``, and ``(num_chains, num_samples, ...)`` with
     ``group_by_chain=True``. With ``num_chains=1`` it is a plain random walk.
 
     Privacy:
         For inference and checks, not for release: trajectories are not covered by a density's guarantee.
 
     Args:
-        model: a Pyro model that ``torch.vmap`` can vectorise; or
+        model: a Pyro model that ``torch.vmap`` can vectorise; ``None`` if ``potential_fn`` is given.
         potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
         lower_bound_fn: a cheaper lower bound of ``potential_fn``, with the same argument. Proposals that it rules out
-            are rejected without evaluating the potential, as they would be with it.
+            are rejected without evaluating the potential, which would reject them too.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
-        init_step_size: first step s, in deviations of the target; defaults to 2.4/sqrt(d).
+        init_step_size: first step s, in standard deviations of the target; defaults to 2.4/sqrt(d).
         target_accept_prob: acceptance rate to adapt to, in (0, 1); defaults to the best one for the dimension, 0.44 to
             0.234.
         adapt_step_size: whether to adapt s in warmup.
@@ -69,7 +69,7 @@ class LockstepRandomWalk(MCMCKernel):
         pooled: whether all chains share s; else each has its own.
 
     Raises:
-        ValueError: there are no starts, a start has zero density, or, while it runs, an energy is NaN.
+        ValueError: there are no starting points, one of them has zero density, or an energy is NaN during the run.
 
     References:
         Gelman, Roberts, Gilks. Efficient Metropolis jumping rules. 1996.
@@ -126,7 +126,7 @@ class LockstepRandomWalk(MCMCKernel):
 
     @property
     def initial_params(self) -> Params:
-        """Starts, unconstrained, each of shape ``(num_chains, ...)``; after setup in the kernel's coordinates."""
+        """Starting points, unconstrained, shape ``(num_chains, ...)``; after setup in the kernel's coordinates."""
         if self._initial_params is None:
             raise ValueError(argument_error("initial_params", "be given with potential_fn", None))
         return self._initial_params
@@ -148,7 +148,7 @@ class LockstepRandomWalk(MCMCKernel):
         self._restored = dict(learned)
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Finds starts and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
+        """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
         target = None if self.model is None else ModelTarget(self.model, args, kwargs)
         if target is not None:
             self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
@@ -180,12 +180,13 @@ class LockstepRandomWalk(MCMCKernel):
         self.accept_prob = flat.new_zeros(self.num_chains)
 
     def sample(self, params: Params) -> Params:
-        """Makes one step of every chain; learns in warmup alone."""
+        """Makes one step of every chain; learns only during warmup."""
         position = self._flatten(params)
         noise = torch.randn_like(position)
         direction = noise * self._factor if self._factor.dim() == 1 else noise @ self._factor.T
         proposal = position + self._step_size.reshape(-1, 1) * direction
-        limit = self._energy + torch.empty_like(self._energy).exponential_()  # -log of a uniform; accepted below it
+        # Plus -log of a uniform number; a proposal is accepted if its energy is below this limit.
+        limit = self._energy + torch.empty_like(self._energy).exponential_()
         energy, self.accept_prob = self._propose(proposal, limit)
         accepted = energy < limit
         position = torch.where(accepted.unsqueeze(-1), proposal, position)
@@ -213,14 +214,14 @@ class LockstepRandomWalk(MCMCKernel):
         return {"acceptance rate": self._num_accepted / (num_steps * self.num_chains), "divergences": []}
 
     def cleanup(self) -> None:
-        """Forgets the starts."""
+        """Forgets the starting points."""
         self._initial_params = None
 
     def _propose(self, proposal: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the energies of proposals, +inf for those that the bound rules out, and acceptance probabilities.
 
-        Where the bound b decides nothing, which has probability m = min(1, exp(E - b)), the acceptance probability a is
-        known and a/m is returned, elsewhere 0: a on average.
+        With the energy E of the chain, the bound b leaves a proposal undecided with probability m = min(1, exp(E - b)).
+        Then the acceptance probability a is computed and a/m is returned; otherwise 0 is: on average this is a.
         """
         if self._lower_bound_fn is None:
             energy = self._energy_at(self._unflatten(proposal))
@@ -244,7 +245,7 @@ class LockstepRandomWalk(MCMCKernel):
         if bool(torch.isnan(energy).any()):
             wrong = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
             where = f"site {', '.join(wrong)} is not finite" if wrong else f"all of {', '.join(params)} are finite"
-            raise ValueError(argument_error("potential energy", "be a number", math.nan, f"There, {where}."))
+            raise ValueError(argument_error("potential energy", "be a number", math.nan, f"At that point, {where}."))
         return energy
 
     def _flatten(self, params: Params) -> Tensor:
@@ -263,7 +264,7 @@ class LockstepRandomWalk(MCMCKernel):
         self._outer = self._factor.new_zeros((num_dims, num_dims), dtype=torch.float64)
 
     def _adapt(self, position: Tensor) -> None:
-        """One step of dual averaging; at the end of a window the covariance of its steps becomes the proposals'."""
+        """Makes a step of dual averaging; at the end of a window, proposals take the covariance of its steps."""
         if self._adapts_step:
             self._averaging.step(self._rate - (self.accept_prob.mean() if self._pooled else self.accept_prob))
             now, average = self._averaging.get_state()
@@ -282,8 +283,8 @@ class LockstepRandomWalk(MCMCKernel):
         num_dims = like.shape[1]
         mean = self._sum / self._count
         covariance = self._outer / self._count - torch.outer(mean, mean)
-        # Shrunk while there are few independent steps: to its diagonal, or, where that alone is learned, to little, by
-        # the weights that Stan uses.
+        # Shrunk while there are few independent steps, by the weights that Stan uses: towards its diagonal or, if only
+        # the diagonal is learned, towards a small number.
         independent = self._count / (_STEPS_PER_DIMENSION * num_dims)
         weight = independent / (independent + 5)
         diagonal = covariance.diagonal().clamp(min=0)

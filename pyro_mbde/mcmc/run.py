@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import argument_error, check_choice, check_count, check_seed
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_seed, counted
 from pyro_mbde._torch_state import generator_states, seeded, single_thread, with_gradients
 from pyro_mbde.mcmc.chains import Chains, ChainState
 from pyro_mbde.mcmc.kernels import KERNELS
@@ -28,7 +28,8 @@ from pyro_mbde.mcmc.workers import WorkerSilentError, parallel_obstacle, run_in_
 
 _potential_grad: Any = potential_grad  # Pyro leaves it unannotated
 
-#: A worker is considered hung after this many seconds, or longest steps of NUTS, without a message.
+#: A worker is considered hung if it sends no message for this many seconds or for the time of this many of the longest
+#: NUTS steps, whichever is longer.
 _MIN_PATIENCE, _STEPS_OF_PATIENCE = 60.0, 4
 
 
@@ -47,20 +48,21 @@ def run_mcmc(
     initial_values: Mapping[str, Tensor] | None = None,
     num_workers: int | None = None,
 ) -> Chains:
-    """Runs Markov chains with Pyro's kernels, and ones with Pyro's interface, and returns their draws.
+    """Runs Markov chains with Pyro's kernels, and with this library's kernels that have Pyro's interface.
 
-    ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at
-    a time where there are cores; the result does not depend on how many. ``lockstep_random_walk`` and ``independence``
-    advance all chains together in one tensor, which suits many.
+    ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at a time
+    where there are several cores; the result does not depend on the number of cores. ``lockstep_random_walk`` and
+    ``independence`` advance all chains together in one tensor, which suits large numbers of chains.
 
-    A density is started at draws of its base and sampled in coordinates in which the base has unit scale; a model is
-    started at draws of its prior and sampled in coordinates in which the prior has unit scale. Constrained sites are
-    sampled without their constraints, so that no mass is lost at an edge.
+    Chains on a density start at draws of its base; chains on a model start at draws of its prior. They are sampled in
+    coordinates in which the base, or the prior, has unit scale. Constrained sites are sampled in unconstrained
+    coordinates, so that no mass is lost at an edge. (``independence`` samples in the density's own space.)
 
-    Torch's generators are shared by a process: run chains in one thread at a time, or seeds will not reproduce.
+    Torch's generators are shared by all threads of a process: run chains in one thread at a time, or seeds will not
+    reproduce.
 
-    Once every chain has draws, an interrupt (Ctrl-C) warns and returns them, the same number from every chain; before
-    that it raises KeyboardInterrupt. :func:`resume_mcmc` continues from there, or from the end.
+    If every chain has draws, an interrupt (Ctrl-C) makes this function warn and return them, the same number from every
+    chain; an earlier interrupt raises KeyboardInterrupt. :func:`resume_mcmc` continues from there, or from the end.
 
     Privacy:
         For inference and checks, not for release: a trajectory is not covered by the density's guarantee.
@@ -68,16 +70,17 @@ def run_mcmc(
     Args:
         model: a distribution, sampled as site ``x``, or a Pyro model.
         kernel: ``random_walk``, ``hmc``, ``nuts``, ``lockstep_random_walk`` (a density, or a model that ``torch.vmap``
-            can vectorise) or ``independence`` (a :class:`MollifiedExpFamily` alone).
+            can vectorise) or ``independence`` (only for a :class:`MollifiedExpFamily`).
         num_samples: draws kept per chain, at least 1.
-        warmup_steps: adaptation steps per chain before them, at least 0.
+        warmup_steps: adaptation steps per chain before the kept draws, at least 0.
         num_chains: number of chains, at least 1.
         seed: for reproducible chains; ``None`` takes one from torch's global generator, so that every run differs.
         progress: whether to show a progress bar over all chains.
         model_args: positional arguments of the model.
         model_kwargs: keyword arguments of the model.
-        kernel_options: options of the kernel, as ``target_accept_prob`` or ``max_tree_depth``.
-        initial_values: where to start, per site, in its own space, shape ``(num_chains, *event_shape)``.
+        kernel_options: options of the kernel, such as ``target_accept_prob`` or ``max_tree_depth``.
+        initial_values: starting values for each site, in the site's own (constrained) space, shape ``(num_chains,
+            *event_shape)``.
         num_workers: number of processes; ``None`` for one per chain, at most one per core, where forking is safe. 1
             runs everything in this process.
 
@@ -85,13 +88,14 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: the support is discrete and the kernel is not for it; no start has a finite energy; or an energy is
-            NaN inside the supports and not far out, with the name of its site.
+        ValueError: the support is discrete and the kernel cannot sample it; no starting point has a finite energy; or
+            the energy is NaN at a point that is inside the supports and not extremely far from the centre (the message
+            names the site).
         WorkerError: a worker process was killed.
 
     References:
         Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987. Hoffman, Gelman. The No-U-Turn sampler. 2014.
-        Those of :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
+        Also the references of :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
 
     Example:
         >>> import pyro.distributions as dist
@@ -134,7 +138,7 @@ def resume_mcmc(
     model_kwargs: Mapping[str, Any] | None = None,
     num_workers: int | None = None,
 ) -> Chains:
-    """Resumes chains where they stopped: same kernel, same adaptation, same stream of random numbers.
+    """Resumes chains where they stopped, with the same kernel, adaptation and stream of random numbers.
 
     The draws are those that a longer run would have made. After an interrupt, draws that some chains had made ahead of
     the others are left out.
@@ -143,19 +147,19 @@ def resume_mcmc(
         Not for release.
 
     Args:
-        chains: what :func:`run_mcmc` returned, also after an interrupt or a pickle.
+        chains: what :func:`run_mcmc` returned, even after an interrupt, or after pickling and unpickling.
         num_samples: draws to add to each chain, at least 1.
-        model: the model that the chains ran on; not needed for chains on a distribution, which they carry.
+        model: the model that the chains ran on; not needed for chains on a distribution, because these carry it.
         progress: as for :func:`run_mcmc`.
-        model_args: those that the chains ran on.
-        model_kwargs: those that the chains ran on.
+        model_args: the model's positional arguments when the chains were run.
+        model_kwargs: the model's keyword arguments when the chains were run.
         num_workers: as for :func:`run_mcmc`.
 
     Returns:
         New :class:`~pyro_mbde.mcmc.chains.Chains` with the old draws and the new ones.
 
     Raises:
-        ValueError: the chains carry no state, or the model is missing or is not the one they ran on.
+        ValueError: the chains hold no state, or the model is missing or is not the one that they ran on.
 
     Example:
         >>> import pyro.distributions as dist
@@ -167,7 +171,7 @@ def resume_mcmc(
         raise TypeError(argument_error("chains", "be Chains", chains))
     check_count("num_samples", num_samples)
     if not chains.states:
-        raise ValueError(argument_error("chains", "carry the state they stopped in", "none", "Run them with run_mcmc."))
+        raise ValueError("chains must hold the state in which they stopped, got none. Run them with run_mcmc.")
     target = chains.density if model is None else model
     if target is None:
         raise ValueError(argument_error("model", "be given to resume the chains of a model", model))
@@ -175,8 +179,8 @@ def resume_mcmc(
         sampling = prepare_sampling(target, chains.kernel, model_args, model_kwargs, dict(chains.kernel_options))
         sites = sampling.target.supports
         if set(sites) != set(chains.draws):
-            constraint = f"have the sites of the chains, {', '.join(chains.draws)}"
-            raise ValueError(argument_error("model", constraint, ", ".join(sites)))
+            wanted, found = ", ".join(chains.draws), ", ".join(sites)
+            raise ValueError(f"model must have the same sites as the chains ({wanted}), got the sites {found}.")
         sampling.check_states(chains.states)
         more = _collect(sampling, list(chains.states), chains.seeds, num_samples, 0, num_workers, progress)
     draws = {name: torch.cat([value, more.draws[name]], 1) for name, value in chains.draws.items()}
@@ -198,7 +202,8 @@ def _collect(
     try:
         collector = _run(sampling, states, num_samples, warmup_steps, num_workers, progress)
     except WorkerSilentError as silence:
-        warnings.warn(f"Chains run one after the other: {silence}.", stacklevel=3)
+        remedy = "The chains are started again and run one after the other in this process."
+        warnings.warn(f"{silence} {remedy}", stacklevel=3)
         collector = _run(sampling, states, num_samples, warmup_steps, 1, progress)
     if collector.num_draws < num_samples:
         warnings.warn(f"Interrupted: each chain has {collector.num_draws} of {num_samples} draws.", stacklevel=3)
@@ -218,18 +223,18 @@ def _collect(
 def _run(
     sampling: Sampling, states: list[ChainState], num_samples: int, warmup_steps: int, num_workers: int, progress: bool
 ) -> DrawCollector:
-    """Runs chains to their end, or to an interrupt after which every chain has draws."""
+    """Runs chains to their end, or until an interrupt, once every chain has draws."""
     runs = [_build_run(sampling, index, state, warmup_steps, num_samples) for index, state in enumerate(states)]
     collector = DrawCollector(len(runs))
     num_chains = sum(len(next(iter(state.params.values()))) for state in states)
-    description = f"{sampling.name}, {num_chains} chain{'s' * (num_chains > 1)}"
+    description = f"{sampling.name}, {counted(num_chains, 'chain')}"
     total = len(runs) * (warmup_steps + num_samples)
     with tqdm(total=total, desc=description, unit="step", disable=not progress) as bar:
 
         def add(chunk: Chunk) -> None:
             collector.add(chunk)
             if collector.num_diverging:
-                bar.set_postfix_str(f"{collector.num_diverging} divergences", refresh=False)
+                bar.set_postfix_str(counted(collector.num_diverging, "divergence"), refresh=False)
             bar.update(chunk.num_steps)
 
         try:
@@ -258,7 +263,7 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
         check_count("num_workers", num_workers)
     reason = parallel_obstacle()
     if reason and (num_workers or 1) > 1:
-        warnings.warn(f"Chains run one after the other: {reason}.", stacklevel=4)
+        warnings.warn(f"The chains run one after the other in this process, because {reason}.", stacklevel=4)
     if reason:
         return 1
     cores = len(os.sched_getaffinity(0))
@@ -266,7 +271,7 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
 
 
 def _patience(sampling: Sampling, state: ChainState) -> float:
-    """Returns how long a worker may be silent, in seconds, from what one evaluation of the energy takes."""
+    """Returns how many seconds a worker may be silent, estimated from the time of one evaluation of the energy."""
     target = cast("Target", sampling.target)  # the independence kernel is never run in workers
     params = {name: value[0].clone() for name, value in state.params.items()}
     start = time.perf_counter()

@@ -23,10 +23,10 @@ class Chunk(NamedTuple):
     """The draws that a run made since the last chunk, as plain data.
 
     Attributes:
-        run: which run.
+        run: index of the run.
         num_steps: steps made, warmup included.
-        params: per site, the draws, shape ``(n, num_chains, ...)``; empty in warmup.
-        stats: per statistic, shape ``(n, num_chains)``.
+        params: the draws of each site, shape ``(n, num_chains, ...)``; empty in warmup.
+        stats: for each statistic, shape ``(n, num_chains)``.
         state: where the run stands.
     """
 
@@ -42,11 +42,11 @@ class Run:
     """One kernel and its chains.
 
     Attributes:
-        index: which run it is.
-        kernel: as :mod:`~pyro_mbde.mcmc.kernels` describes it, with starts.
+        index: index of the run.
+        kernel: a kernel as :mod:`~pyro_mbde.mcmc.kernels` describes it, with its starting points.
         generators: states of torch's generators after the last step.
-        warmup_steps: steps to adapt in.
-        num_samples: steps to keep after them.
+        warmup_steps: steps in which the kernel adapts.
+        num_samples: steps after these, which are kept.
         has_chain_dim: whether its parameters have a leading dimension of chains.
     """
 
@@ -56,14 +56,14 @@ class Run:
     warmup_steps: int
     num_samples: int
     has_chain_dim: bool
-    _step: int = -1  # not set up
+    _step: int = -1  # the kernel is not set up yet
     _params: Params = field(default_factory=dict)
     _new: list[tuple[Params, dict[str, Tensor]]] = field(default_factory=list)
     _new_steps: int = 0
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are made."""
+        """Whether all steps have been made."""
         return self._step == self.warmup_steps + self.num_samples
 
     def advance(self, num_steps: int = STEPS_PER_TURN) -> None:
@@ -81,7 +81,10 @@ class Run:
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        """Runs the block on torch's generators in the state that the run left them in; the caller's are put back."""
+        """Runs the block on torch's generators in the state in which the run left them.
+
+        The caller's generator states are restored afterwards.
+        """
         before = generator_states()
         set_generator_states(self.generators)
         try:
@@ -148,7 +151,7 @@ class DrawCollector:
 
 
 def run_in_turns(runs: list[Run], on_chunk: Callable[[Chunk], None]) -> None:
-    """Advances the runs in turns, in this process, so that an interrupt leaves them equally far."""
+    """Advances the runs in turns, in this process, so that an interrupt leaves them about equally long."""
     waiting = list(runs)
     while waiting:
         for run in waiting:

@@ -20,24 +20,24 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
 
-#: Draws of the prior among which a start with a finite energy is sought.
+#: Draws of the prior that are tried for a starting point with a finite energy.
 _MAX_TRIES = 100
 _CIRCULAR = ("VonMises", "SineBivariateVonMises", "SineSkewed", "VonMises3D", "ProjectedNormal")
-#: Scales from the middle beyond which a density may be NaN: trajectories that diverge pass there.
+#: Distance from the centre, in scales, beyond which a density may be NaN: diverging trajectories pass there.
 _FAR = 30.0
 
 
 class Target(ABC):
-    """A density of unconstrained parameters, and the way to the sites and back.
+    """A density of unconstrained parameters, and the maps from these to the sites' values and back.
 
-    Parameters are those of one point or have a leading dimension of chains. They are standardised: by the base of a
-    fitted density, by draws of a model's prior.
+    Parameters are those of one point or have a leading dimension of chains. They are standardised: for a density by its
+    base, for a model by draws of its prior.
 
     Attributes:
         is_batched: whether ``raw_potential_fn`` takes a leading dimension; otherwise ``torch.func.vmap`` adds it.
-        supports: per site, the constraint that its values meet.
-        transforms: per site, the bijection from its unconstrained coordinates to its support.
-        spread: per site, location and scale of its unconstrained coordinates.
+        supports: for each site, the constraint that its values meet.
+        transforms: for each site, the bijection from its unconstrained coordinates to its support.
+        spread: for each site, location and scale of its unconstrained coordinates.
         lower_bound_fn: a cheap lower bound of the potential energy; or ``None``.
     """
 
@@ -49,18 +49,18 @@ class Target(ABC):
 
     @abstractmethod
     def raw_potential_fn(self, params: Params) -> Tensor:
-        """Returns the negative log-density, up to a constant, NaN where that cannot be computed."""
+        """Returns the negative log-density up to a constant, or NaN where it cannot be computed."""
 
     @abstractmethod
     def draw(self) -> Params:
-        """Returns one start, from torch's generator."""
+        """Returns one starting point, drawn with torch's generator."""
 
     @abstractmethod
     def nan_message(self, params: Params) -> str:
         """Says which site the NaN at a point comes from."""
 
     def potential_fn(self, params: Params) -> Tensor:
-        """Returns the potential energy of one point, +inf where it is NaN far out or outside the supports.
+        """Returns the potential energy of one point, +inf where it is NaN far from the centre or outside the supports.
 
         Raises:
             ValueError: the energy is NaN elsewhere; the message names the site.
@@ -71,7 +71,7 @@ class Target(ABC):
         """Returns the potential energies of ``num_chains`` points, shape ``(num_chains,)``.
 
         Raises:
-            ValueError: as for one point; or the model cannot be vectorised.
+            ValueError: as for :meth:`potential_fn`; or the model cannot be vectorised.
         """
         if self.is_batched:
             return self._settle(self.raw_potential_fn(params), params)
@@ -103,7 +103,7 @@ class Target(ABC):
         return self.standardize({name: self.transforms[name].inv(value) for name, value in values.items()})
 
     def starts(self, num_starts: int) -> Params:
-        """Returns starts of finite energy, shape ``(num_starts, ...)``, drawn from the base or the prior.
+        """Returns starting points of finite energy, shape ``(num_starts, ...)``, drawn from the base or the prior.
 
         Raises:
             ValueError: none was found, or an energy is NaN.
@@ -125,7 +125,7 @@ class Target(ABC):
         return torch.isfinite(self.log_density(params))
 
     def log_density(self, params: Params) -> Tensor:
-        """Returns the log-density of ``num_chains`` points, one after the other if need be; shape ``(num_chains,)``."""
+        """Returns the log-density of ``num_chains`` points, one by one if necessary; shape ``(num_chains,)``."""
         with torch.no_grad(), pyro.validation_enabled(False):
             if self.is_batched:
                 return -self.batched_potential_fn(params)
@@ -133,19 +133,19 @@ class Target(ABC):
             return -torch.stack([self.potential_fn(point) for point in points])
 
     def _settle(self, energy: Tensor, params: Params) -> Tensor:
-        """Turns NaN into +inf far out and outside the supports, where rounding makes it; an error elsewhere."""
+        """Turns NaN into +inf far from the centre and outside the supports, where rounding causes it; or raises."""
         wrong = torch.isnan(energy)
         if not bool(wrong.any()):
             return energy
         with torch.no_grad():
             near = wrong & self._near(params, energy.shape)
             if bool(near.any()):
-                first = near.nonzero()[0].tolist()  # an index of a chain, or of nothing for one point
+                first = near.nonzero()[0].tolist()  # the index of a chain; empty for one point
                 raise ValueError(self.nan_message({name: value.detach()[(*first,)] for name, value in params.items()}))
         return torch.where(wrong, torch.inf, energy)
 
     def _near(self, params: Params, shape: torch.Size) -> Tensor:
-        """Whether points lie in the supports and not far out."""
+        """Whether points lie in the supports and not far from the centre."""
         near = torch.ones(shape, dtype=torch.bool, device=next(iter(params.values())).device)
         for name, value in self.constrain(params).items():
             for condition in (params[name].abs() <= _FAR, torch.isfinite(value), self.supports[name].check(value)):
@@ -165,7 +165,7 @@ class FittedTarget:
         return {"x": self.density.support}
 
     def constrain(self, params: Params) -> Params:
-        """Returns the parameters, which are values."""
+        """Returns the parameters, which are the values themselves."""
         return params
 
     unconstrain = constrain
@@ -190,7 +190,7 @@ def stack(points: list[Params]) -> Params:
 
 
 def nan_text(where: str, names: Iterable[str]) -> str:
-    """Says that the log-density of ``where`` is NaN. Not at which values: they are of a trajectory, and private."""
+    """Says that the log-density of ``where`` is NaN, but not at which values: these come from a private trajectory."""
     remedy = f"The values of {', '.join(names)} are finite and in their supports there."
     return argument_error(f"log-density of {where}", "be a number", math.nan, remedy)
 
@@ -208,7 +208,7 @@ class DensityTarget(Target):
 
     Args:
         density: a distribution with continuous support and empty batch shape.
-        name: what errors call it.
+        name: its name in errors.
 
     Raises:
         ValueError: the support is discrete, there is a batch shape, or the distribution is of angles.
@@ -237,7 +237,7 @@ class DensityTarget(Target):
 
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density without the log-normaliser of a fitted density."""
-        # The transform maps into the support, so a fitted density needs none of the checks of its log_prob.
+        # The transform maps into the support, so the checks in a fitted density's log_prob are not needed.
         value, log_prob = self._log_base(params)
         return -(log_prob if self._fitted is None else log_prob + self._fitted.tilt(value).to(value))
 
@@ -263,7 +263,7 @@ def check_not_batched(density: Distribution, name: str) -> None:
 
 
 def check_not_circular(distribution: Any, name: str) -> None:
-    """Raises for distributions of angles: their densities repeat, so that they are improper on the real line."""
+    """Raises for distributions of angles: their densities are periodic, and so improper on the real line."""
     inner = distribution
     while inner is not None and not isinstance(inner, TransformedDistribution):
         distribution = inner

@@ -20,7 +20,7 @@ import torch
 
 from pyro_mbde.mcmc.runs import STEPS_PER_TURN, Chunk, Run
 
-#: Seconds between two messages of a worker, if its steps are shorter.
+#: A worker sends a message after its first step that ends more than this many seconds after its last message.
 _SECONDS_BETWEEN_MESSAGES = 0.1
 
 
@@ -35,8 +35,8 @@ class WorkerSilentError(RuntimeError):
 def parallel_obstacle() -> str | None:
     """Returns why chains cannot run in several processes here, or None.
 
-    Workers are forked: they see the model as it stands in memory, so nothing is pickled and no script is imported
-    again. That is safe on Linux, the way PyTorch's own data loaders do it, unless CUDA has been used.
+    Workers are forked: they see the model as it is in memory, so it is not pickled and no script is imported again.
+    That is safe on Linux, where PyTorch's own data loaders do the same, unless CUDA has been used.
     """
     if sys.platform != "linux":
         return "only Linux can fork a process with PyTorch in it safely"
@@ -58,11 +58,11 @@ def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk:
     Raises:
         WorkerError: a worker was killed.
         WorkerSilentError: a worker sent no message for ``patience`` seconds.
-        KeyboardInterrupt: after the message under way is complete.
+        KeyboardInterrupt: there was an interrupt; raised once the message under way is complete.
         Exception: whatever a chain raised.
     """
     context = multiprocessing.get_context("fork")
-    workers: dict[Any, Any] = {}  # by the end of the pipe that it is heard at
+    workers: dict[Any, Any] = {}  # keyed by the end of the pipe at which its messages arrive
     last_heard: dict[Any, float] = {}
     try:
         with _deferred_interrupt() as interrupted:
@@ -71,9 +71,9 @@ def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk:
                 arguments = (runs[rank::num_workers], sender, [*workers, receiver])
                 process = context.Process(target=_work, args=arguments, daemon=True)
                 with warnings.catch_warnings():
-                    # Python 3.12 and later warn of forking beside other threads; a worker that hangs for it is noticed.
+                    # Python 3.12 and later warn of forking while other threads run; a worker that hangs is noticed.
                     warnings.simplefilter("ignore", DeprecationWarning)
-                    # JAX says the same where anything has imported it; no worker uses it.
+                    # JAX gives the same warning if anything has imported it; no worker uses JAX.
                     warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
                     process.start()
                 sender.close()
@@ -88,7 +88,7 @@ def run_in_workers(runs: list[Run], num_workers: int, patience: float, on_chunk:
                 if interrupted():
                     raise KeyboardInterrupt
                 if any(time.monotonic() - last_heard[receiver] > patience for receiver in waiting):
-                    raise WorkerSilentError(f"a worker said nothing for {patience:.0f} s")
+                    raise WorkerSilentError(f"A worker sent no message for {patience:.0f} s.")
     finally:
         for receiver, process in workers.items():
             if process.is_alive():
@@ -116,14 +116,14 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _receive(receiver: Any, process: Any, on_chunk: Callable[[Chunk], None]) -> bool:
-    """Passes one message on; False once the worker has finished. Raises the worker's error, or if it was killed."""
+    """Passes one message on; False once the worker has finished. Raises if the worker failed or was killed."""
     try:
         data = receiver.recv_bytes()
     except (EOFError, OSError):  # between two messages, or within one
         process.join()
         raise WorkerError(
-            f"A worker process ended (exit code {process.exitcode}) before its chains did: killed, out of memory, or "
-            f"crashed. Its draws are lost. Run again with num_workers=1 to see more."
+            f"A worker process ended (exit code {process.exitcode}) before its chains did: it was killed, ran out of "
+            f"memory, or crashed. Its draws are lost. Run again with num_workers=1 to see more."
         ) from None
     message = pickle.loads(data)
     if isinstance(message, Exception):
@@ -137,7 +137,7 @@ def _receive(receiver: Any, process: Any, on_chunk: Callable[[Chunk], None]) -> 
 def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
     """Runs in a worker: advances its runs in turns and sends their chunks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    for receiver in inherited:  # else a worker would not notice that nobody reads what it writes
+    for receiver in inherited:  # otherwise a worker would not notice that nobody reads what it writes
         receiver.close()
     torch.set_num_threads(1)
     with contextlib.suppress(BrokenPipeError):  # the parent was killed
@@ -146,7 +146,7 @@ def _work(runs: list[Run], sender: Any, inherited: list[Any]) -> None:
             sender.send_bytes(_plain(None))
         except BrokenPipeError:
             raise
-        except Exception as error:  # whatever a model may raise, for the caller to hear
+        except Exception as error:  # whatever a model may raise is passed on to the caller
             sender.send_bytes(_plain(error))
     sys.stdout.flush()
     os._exit(0)  # the parent's exit handlers must not run here
@@ -167,11 +167,11 @@ def _advance(runs: list[Run], sender: Any) -> None:
 
 
 def _plain(message: object) -> bytes:
-    """Pickles a message by value: torch's own way passes tensors as shared files, which are few."""
+    """Pickles a message by value: torch's own way passes tensors as shared files, of which there may be only few."""
     try:
         data = pickle.dumps(message)
         if isinstance(message, Exception):
-            pickle.loads(data)  # not every error survives the journey
+            pickle.loads(data)  # not every error can be unpickled
         return data
     except Exception:  # pickling runs code of the error's own class
         return pickle.dumps(RuntimeError(f"{type(message).__name__}: {message}"))

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_epsilon, check_number
@@ -15,6 +15,7 @@ from pyro_mbde.privacy.iid import MOST_DRAWS, iid_epsilon, largest_iid_epsilon
 from pyro_mbde.privacy.placement import (
     MAX_DRAWS,
     filled_share_skew,
+    is_within_placement,
     largest_placed_epsilon,
     placed_total_variation,
     placement_epsilon,
@@ -30,6 +31,8 @@ _STEP = 1e-4
 _TIE = 1e-3
 #: A planned epsilon is rounded down to six digits: it is typed and read, and wastes less than 1e-5 of itself.
 _PLANNED = Context(prec=6, rounding=ROUND_FLOOR)
+#: What accounts compare settings by is rounded up to nine digits: the last of a float differs between processors.
+_COMPARED = Context(prec=9, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,19 @@ def sum_of_epsilons(parts: Iterable[tuple[Guarantee, int]]) -> Fraction:
     return sum((count * exact_decimal(guarantee.epsilon) for guarantee, count in parts), Fraction(0))
 
 
+def round_up(number: float) -> float:
+    """Returns a number rounded up to nine digits, as accounts compare settings of fits by.
+
+    Args:
+        number: at least 0.
+
+    Example:
+        >>> round_up(0.25918177931828), round_up(1.0)
+        (0.25918178, 1.0)
+    """
+    return float(_COMPARED.create_decimal(repr(number)))
+
+
 def to_float(number: Fraction) -> float:
     """Returns the nearest float; infinity for what is past them.
 
@@ -260,7 +276,7 @@ def epsilon_per_draw(
         >>> few.epsilon, few.form, round(many.epsilon, 3), many.form
         (1.0, 'calibrated', 0.027, 'calibrated')
         >>> round(epsilon_per_draw(3.0, 1_000, 1e-6, filled_share=0.05).epsilon, 3)
-        0.064
+        0.063
     """
     total_epsilon = check_epsilon(total_epsilon)
     check_number("total_epsilon", total_epsilon, "be finite", math.isfinite)
@@ -302,12 +318,23 @@ def _budget(
     epsilon = _round_down(epsilon)
     while True:
         skew = skew_at(epsilon)
-        total = compose(_guarantee(epsilon, certificate_delta, skew), num_draws, delta)
-        if total.epsilon <= total_epsilon:
+        guarantee = _guarantee(epsilon, certificate_delta, skew)
+        total = compose(guarantee, num_draws, delta)
+        if total.epsilon <= total_epsilon and _account_bears(guarantee, total, num_draws, total_epsilon):
             form = "calibrated" if certificate_delta else "a priori"
             return DrawBudget(epsilon, certificate_delta, form, skew, total)
         # What a curve rounds up.
         epsilon = max(_round_down(epsilon * (1 - _STEP)), _pure_epsilon(total_epsilon, num_draws))
+
+
+def _account_bears(guarantee: Guarantee, total: TotalCost, num_draws: int, total_epsilon: float) -> bool:
+    """Whether an account by placement, which rounds up what it compares, bears the draws too."""
+    if total.rule != PLACEMENT:
+        return True
+    rounded = Guarantee(guarantee.epsilon, total_variation=round_up(guarantee.total_variation))
+    # The split of delta is rounded as well.
+    delta = math.nextafter(total.delta - guarantee.delta, 0.0)
+    return is_within_placement(rounded, num_draws, total_epsilon, delta)
 
 
 def _guarantee(epsilon: float, certificate_delta: float, skew: float) -> Guarantee:

@@ -72,9 +72,12 @@ class Guarantee:
     def __repr__(self) -> str:
         """Leaves out a total variation that says no more than the range does."""
         text = f"Guarantee(epsilon={self.epsilon!r}, delta={self.delta!r}, log_ratio_range={self.log_ratio_range!r}"
-        if self.total_variation < _unplaced_total_variation(self.log_ratio_range):
-            text += f", total_variation={self.total_variation!r}"
-        return f"{text})"
+        return f"{text}, total_variation={self.total_variation!r})" if self.is_placed else f"{text})"
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the total variation says more than the range does: the density lies at a public place."""
+        return self.total_variation < _unplaced_total_variation(self.log_ratio_range)
 
 
 def _unplaced_total_variation(log_ratio_range: float) -> float:

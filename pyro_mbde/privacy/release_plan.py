@@ -15,7 +15,8 @@ MAX_BATCH_EPSILON = 12.0
 BATCH_TOLERANCE = 0.009
 #: Rows that a release should score at most; about ten minutes on two cores.
 _MAX_SCORED = 5 * 10**8
-#: Natural logarithm of the largest weight that the base may have in the law of a constant-time draw: 2^-53.
+#: Natural logarithm of the largest weight that the base may have in the law of a constant-time draw: 2^-53, one step of
+#: a 53-bit uniform number. sampling/plan.py and releases/card.py name the same number.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
 #: Rows are called almost draws of the table where the base is nearer to it than this share of the epsilon of a row, and
 #: hardly different from the base where it is further away than that one. Total variation to the table, in shares of the

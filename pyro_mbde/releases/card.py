@@ -80,6 +80,7 @@ _REFERENCES = [
 
 
 # What a card holds is shown by card_text.py, for terminals, and templates/card.html.j2, as a page: change all three.
+# Earlier cards are shown too, so that a new field must be optional there.
 def make_card(
     q: MollifiedExpFamily,
     *,

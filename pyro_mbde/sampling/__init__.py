@@ -1,1 +1,1 @@
-"""Draws that may be handed out: exact, constant-time, last states of fresh chains, of posteriors."""
+"""Draws that may be handed out: exact or constant-time, last states of fresh chains, draws from posteriors."""

@@ -12,15 +12,15 @@ from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.rejection import RandomSource, propose
 from pyro_mbde.privacy.release_plan import constant_time_count
 
-#: Integers as wide as the numbers that a draw is made of, by their size in bytes.
+#: Integer dtypes with as many bits as a draw's own dtype, keyed by size in bytes.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def constant_time_proposals(bounds: Bounds) -> int:
     r"""Returns the public number of proposals that makes constant-time draws as good as exact ones.
 
-    The smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`: then the law of :func:`constant_time_draws` is within
-    :math:`2^{-53}` of the density's in total variation, whatever the table was.
+    This is the smallest N with :math:`(1 - e^{-R})^N \le 2^{-53}`; with it, the law of :func:`constant_time_draws` is
+    within :math:`2^{-53}` of the density's in total variation, whatever the table was.
 
     Args:
         bounds: public interval of the tilt, of width R in nats.
@@ -45,31 +45,31 @@ def constant_time_draws(
     max_batch: int = 2**16,
     on_draws: Callable[[int], object] = lambda count: None,
 ) -> Tensor:
-    r"""Draws from the density q proportional to :math:`q_0 e^f`, almost exactly, by N proposals for each draw.
+    r"""Draws from the density q proportional to :math:`q_0 e^f`, almost exactly, with N + 1 proposals for each draw.
 
     Rejection (:func:`~pyro_mbde.density.rejection.rejection_sample`) proposes until it accepts, and so takes
-    :math:`e^{hi - \phi}` proposals on average: the time depends on :math:`\phi`, which is private. Here a draw is the
-    first accepted one of exactly N proposals, or, if none is accepted, one more proposal: a *fresh* draw of the base.
-    Its law is
+    :math:`e^{hi - \phi}` proposals on average, with hi the upper bound of f and :math:`\phi` the log-normaliser: the
+    time depends on :math:`\phi`, which is private. Here a draw is the first accepted one of exactly N proposals, or, if
+    none of them is accepted, the last proposal, a *fresh* draw of the base that is made in any case. Its law is
 
     .. math::
         \nu = (1 - w)\, q + w\, q_0, \qquad w = (1 - e^{\phi - hi})^N \le (1 - e^{-R})^N ,
 
     within w of q in total variation. The guarantee of q is a guarantee of :math:`\nu`: the same epsilon, range and
     delta, for a-priori and calibrated densities and every N, and in floating point up to a few units of rounding.
-    Proof: docs/proofs.md, *Constant-time draws*. Draws are independent given the density, so several add up by
-    :func:`~pyro_mbde.privacy.accounting.compose`.
+    Proof: docs/proofs.md, *Constant-time draws*. Draws are independent given the density, so the costs of
+    several draws add up as in :func:`~pyro_mbde.privacy.accounting.compose`.
 
     Privacy:
-        *Independent of the table:* how many proposals are made, that each is evaluated, in which batches, which
-        addresses are read and written here, and what is branched on. The first accepted proposal is selected by integer
-        arithmetic over all of them, as bits.
+        *Independent of the table:* the number of proposals, the fact that each is evaluated, the batches, the addresses
+        that are read and written here, and the conditions of all branches. The first accepted proposal is selected by
+        integer arithmetic on the bits of all proposals.
 
         *Not controlled:* the time that the processor takes for the same instructions on other numbers. Networks can
         meet denormal numbers, which are slow on some processors; a library's exponential may branch on its argument;
-        statistics that are a user's module may do anything. Caches, the memory allocator and other processes see the
-        same sizes in the same order. What remains is a difference in the time of the same work, where rejection does
-        different work.
+        statistics computed by a user's own module may do anything. Caches, the memory allocator and other processes see
+        the same sizes in the same order. So only the time taken by the same work can differ, whereas in ordinary
+        rejection the amount of work differs.
 
     Args:
         source: randomness for proposals and acceptance.
@@ -97,7 +97,7 @@ def constant_time_draws(
         torch.Size([4])
     """
     num_draws = check_count("num_draws", num_draws, minimum=0)
-    total = check_count("num_proposals", num_proposals) + 1  # with the one that is always accepted
+    total = check_count("num_proposals", num_proposals) + 1  # including the one that is always accepted
     max_batch = check_count("max_batch", max_batch)
     # As many whole draws as fit into a batch, or one draw in several batches.
     num_together, size = max(min(num_draws, max_batch // total), 1), min(total, max_batch)
@@ -119,7 +119,8 @@ def constant_time_draws(
                     num_accepted = torch.zeros_like(accepted[:, 0])
                 so_far = num_accepted.unsqueeze(1) + accepted.cumsum(1)
                 is_first = (accepted * (so_far == 1)).to(bits.dtype)
-                # One proposal's bits, times 1, and zeros: every bit of every proposal is read.
+                # The first accepted proposal's bits times 1, and all other proposals' bits times 0: so every bit of
+                # every proposal is read.
                 picked = bits * is_first.reshape(is_first.shape + (1,) * (bits.dim() - 2))
                 chosen = chosen + picked.sum(1, dtype=bits.dtype)
                 num_accepted = so_far[:, -1]

@@ -1,4 +1,4 @@
-"""Last states of fresh chains: constant-time draws, covered whether the chains have converged or not."""
+"""Last states of fresh chains: constant-time draws, with a guarantee whether the chains have converged or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FreshDraws(NamedTuple):
 
     Attributes:
         values: shape ``(num_draws, *event_shape)``.
-        guarantee: of each of them, a priori.
+        guarantee: the a-priori guarantee of each of them.
         total_variation: a bound on the distance of their law from the density; public.
     """
 
@@ -38,21 +38,21 @@ def fresh_chains(
     r"""Runs one Metropolis chain for each draw, from a fresh draw of the base, and returns only the last states.
 
     Unlike exact draws, they take the same number of proposals whatever the table was: ``num_draws`` times
-    ``num_steps``. The chains propose fresh draws of the base
+    ``num_steps``, besides the starting points. The chains propose fresh draws of the base
     (:func:`~pyro_mbde.sampling.independence.independence_step`), so any base works.
 
     Privacy:
         Each draw has the guarantee of :func:`~pyro_mbde.sampling.independence.fresh_guarantee`, :math:`\epsilon = 2R`
-        and no delta, for any number of steps chosen beforehand, converged or not. Several add up by
-        :func:`~pyro_mbde.privacy.accounting.compose`. Randomness is the operating system's, as for
-        :func:`~pyro_mbde.private_draws`. States before the last, acceptance rates, chains that start at an earlier
-        draw, and a number of steps chosen by looking at them are not covered.
+        and no delta, for any number of steps chosen beforehand, converged or not. The costs of several draws add up as
+        in :func:`~pyro_mbde.privacy.accounting.compose`. Randomness is the operating system's, as for
+        :func:`~pyro_mbde.private_draws`. Not covered are states before the last, acceptance rates, chains that start at
+        an earlier draw, and chains whose number of steps was chosen by looking at them.
 
     Args:
         q: the fitted density.
         num_draws: number of chains, at least 1.
         num_steps: steps of each, at least 0. :func:`~pyro_mbde.sampling.independence.total_variation_bound` says how
-            many bring the draws near the density.
+            near to the density they bring the draws.
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
 

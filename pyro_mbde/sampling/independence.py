@@ -17,10 +17,10 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 
 def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
-    r"""Returns a bound on the total variation between the target and n independence steps from any start.
+    r"""Returns a bound on the total variation between the target and the law after n independence steps.
 
-    It is :math:`(1 - e^{-R})^n`, computed only from the public R. Proof: docs/proofs.md, *Distance of independence
-    chains*.
+    The bound holds for any starting point. It is :math:`(1 - e^{-R})^n`, computed only from the public R. Proof:
+    docs/proofs.md, *Distance of independence chains*.
 
     Args:
         bounds: public interval of the tilt, in nats.
@@ -37,7 +37,7 @@ def total_variation_bound(bounds: Bounds, num_steps: int) -> float:
         0.0101...
     """
     num_steps = check_count("num_steps", num_steps, minimum=0)
-    # 1 - exp(-R), which is 0 for a tilt without width: one step is then a draw of Q.
+    # 1 - exp(-R), which is 0 for a tilt of width 0: one step is then a draw of Q.
     return float(-math.expm1(-bounds.width)) ** num_steps
 
 
@@ -59,7 +59,7 @@ def fresh_guarantee(bounds: Bounds) -> Guarantee:
 
 
 class IndependenceState(NamedTuple):
-    """Where chains are: values ``(num_chains, *event_shape)`` and the tilt there, float64 ``(num_chains,)``."""
+    """The states of chains: values ``(num_chains, *event_shape)`` and the tilt there, float64 ``(num_chains,)``."""
 
     values: Tensor
     tilts: Tensor
@@ -82,7 +82,7 @@ def independence_step(
 def last_states(
     q: MollifiedExpFamily, source: RandomSource, num_chains: int, num_steps: int, on_step: Callable[[], object]
 ) -> Tensor:
-    """Returns where chains are after a number of steps from fresh draws of the base."""
+    """Returns the states of chains after a number of steps from fresh draws of the base."""
     starts = source.propose(num_chains)
     state = IndependenceState(starts, q.accepted_tilt(starts))
     for _ in range(num_steps):

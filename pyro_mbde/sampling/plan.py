@@ -1,4 +1,4 @@
-"""How rows are drawn, a plan made from public numbers: checked, written on a card and carried out."""
+"""Plans of how rows are drawn, made from public numbers; they are checked, written on a card and carried out."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pyro_mbde._checks import argument_error, check_count, check_flag
+from pyro_mbde._checks import argument_error, check_count, check_flag, counted
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.sampling.constant_time import constant_time_proposals
 from pyro_mbde.sampling.independence import fresh_guarantee, total_variation_bound
 
-#: Proposals that a call may be expected to take in the worst case, each row of a batch counted; about an hour.
+#: The largest number of proposals that a call may take on average in the worst case, each row of a batch counted; they
+#: take about an hour.
 MAX_PROPOSALS = 10**9
 
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """How rows or batches are drawn, and what holds of each draw for every table.
+    """How rows or batches are drawn, and what is true of each draw whatever the table.
 
     Attributes:
         method: ``constant-time`` (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws`), ``exact`` (rejection,
             whose time is not covered) or ``fresh chains`` (:func:`~pyro_mbde.fresh_chains`).
-        count: proposals of each draw if constant-time, steps of each chain; ``None`` for exact draws.
+        count: for constant-time draws, the number N of proposals of each draw, besides the one that is always accepted;
+            for fresh chains, the steps of each chain; ``None`` for exact draws.
         total_variation: bound on the distance between the law of a draw and the density.
-        guarantee: of one draw.
+        guarantee: the guarantee of one draw.
     """
 
     method: Literal["constant-time", "exact", "fresh chains"]
@@ -41,7 +43,7 @@ def plan_draws(q: MollifiedExpFamily, *, num_steps: int | None = None, constant_
     Args:
         q: the fitted density.
         num_steps: steps of fresh chains, at least 0; ``None`` for draws of the density itself.
-        constant_time: whether draws of the density are constant-time; else they are exact.
+        constant_time: whether draws of the density are constant-time; otherwise they are exact.
 
     Example:
         >>> import torch
@@ -99,12 +101,12 @@ def _check_time(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, name: str
         num_proposals = plan.count + (plan.method == "fresh chains")  # a chain starts at a draw of the base
         if num_draws * num_proposals * scored > MAX_PROPOSALS:
             remedy = (
-                f"Each takes {num_proposals} proposals{each and ', ' + each}: draw fewer, lower epsilon (or "
-                f"num_steps), or draw with constant_time=False, whose time is not covered."
+                f"Each takes {counted(plan.count + 1, 'proposal')}{each and ', ' + each}: draw fewer, lower epsilon "
+                f"(or num_steps), or use constant_time=False, with which the running time is not covered."
             )
             limit = MAX_PROPOSALS // (num_proposals * scored) * unit
             raise ValueError(argument_error(name, f"be at most {limit} in constant time", num_draws * unit, remedy))
     elif num_draws * scored > MAX_PROPOSALS * math.exp(-q.bounds.width):
-        remedy = f"A tilt of width R = {q.bounds.width:.3g} nats may take e^R proposals a draw"
+        remedy = f"With a tilt of width R = {q.bounds.width:.3g} nats, a draw may take e^R proposals"
         remedy += f"{each and ', ' + each}: lower epsilon."
         raise ValueError(argument_error(name, f"be at most {MAX_PROPOSALS:.0e} / e^R", num_draws * unit, remedy))

@@ -1,4 +1,4 @@
-"""Posteriors of models in which a fitted density is the prior: the cost of a draw, and exact draws of some."""
+"""Posteriors of models in which a fitted density is the prior: the cost of a draw, and exact draws from some."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pyro_mbde.density.base import prepare, reference_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.privacy.guarantee import Guarantee
 
-#: How far log-densities may be from what they should be, relative to their size: float32 sums of a few thousand terms.
+#: How far log-densities may be from what they should be, relative to their size: the error of a float32 sum of a few
+#: thousand terms.
 _LOG_DENSITY_TOLERANCE = 1e-4
 _EXPANDED = "Each row of a batch is a separate latent: pass the density before it is expanded."
 
@@ -43,11 +44,11 @@ def posterior_guarantee(q: MollifiedExpFamily, num_latents: int = 1) -> Guarante
 
     Args:
         q: the fitted density, with empty batch shape.
-        num_latents: number n of latents with prior q in the whole model, at least 1: rows of a plate count each.
+        num_latents: number n of latents with prior q in the whole model, at least 1: each row of a plate counts.
 
     Returns:
         ``Guarantee(epsilon=2 n R, delta=0, log_ratio_range=2 n R)`` of one draw of all latents together.
-        :func:`~pyro_mbde.privacy.accounting.compose` adds several draws of one posterior up.
+        :func:`~pyro_mbde.privacy.accounting.compose` adds up several draws of one posterior.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. The lemma on mollifiers,
@@ -74,20 +75,21 @@ def exact_posterior(
     seed: int | None = None,
     validate_args: bool | None = None,
 ) -> MollifiedExpFamily:
-    r"""Returns the posterior of one latent with a fitted prior, where that under the base prior is known.
+    r"""Returns the posterior of one latent with a fitted prior, where the posterior under the base prior is known.
 
     .. math::
         q(z \mid y) \propto q_0(z)\, L(y \mid z)\, e^{f(z)} \propto q_0(z \mid y)\, e^{f(z)} :
 
     the same exponential family, the same tilt, over the base posterior :math:`q_0(z \mid y)` in place of :math:`q_0`.
-    Where the base is conjugate to the likelihood that is a distribution by name (normal with normal, gamma with
-    Poisson, beta with binomial, Dirichlet with multinomial), and the posterior is a :class:`MollifiedExpFamily`: with a
-    density, in models, and with exact draws, by :func:`~pyro_mbde.private_draws` to hand out.
+    Where the base is conjugate to the likelihood, the base posterior is a distribution with a name (normal with normal,
+    gamma with Poisson, beta with binomial, Dirichlet with multinomial). The posterior is a :class:`MollifiedExpFamily`:
+    it has a density, can be used in models, and has exact draws, which may be handed out if
+    :func:`~pyro_mbde.private_draws` makes them.
 
     Privacy:
         As for any density: draws carry its :attr:`~MollifiedExpFamily.guarantee`, the a-priori one of width R, which is
         :func:`posterior_guarantee` of q. Its values, its normaliser and its file are as sensitive as the table. The
-        base posterior must be public, and so the observations.
+        base posterior must be public, and so must the observations.
 
     Args:
         q: the fitted density, prior of one latent; empty batch shape.
@@ -131,7 +133,7 @@ def exact_posterior(
     support: Any = q.support
     unannotated: Any = base
     if support.is_discrete != unannotated.support.is_discrete or not bool(support.check(draws.to(q.device)).all()):
-        remedy = "A posterior lies where its prior does."
+        remedy = "The support of a posterior lies within that of its prior."
         raise ValueError(
             argument_error("base_posterior", f"have draws in the support of q, {support}", base_posterior, remedy)
         )
@@ -153,7 +155,7 @@ def exact_posterior(
 def _check_likelihood(
     q: MollifiedExpFamily, base: Distribution, draws: Tensor, log_likelihood: Callable[[Tensor], Tensor]
 ) -> None:
-    """Raises if log q0 + log L - log (base posterior) is not the same number wherever there is prior or posterior."""
+    """Raises if log q0 + log L - log (base posterior) is not the same number wherever prior or posterior have mass."""
     if not callable(log_likelihood):
         raise TypeError(argument_error("log_likelihood", "be a function of the latent", log_likelihood))
     prior_draws = reference_draws(q.base).to(draws)
@@ -164,14 +166,14 @@ def _check_likelihood(
         raise ValueError(argument_error("log_likelihood", constraint, tuple(likelihoods.shape)))
     prior = draws.to(q.device, q.dtype) if draws.is_floating_point() else draws.to(q.device)
     terms = [log_prob.double().cpu() for log_prob in (q.base.log_prob(prior), likelihoods, base.log_prob(draws))]
-    # Both may be without density, where the likelihood is 0.
+    # Both sides may have density 0, where the likelihood is 0.
     nowhere = torch.isneginf(terms[0] + terms[1]) & torch.isneginf(terms[2])
     terms = [term[~nowhere] for term in terms]
     log_evidence = terms[0] + terms[1] - terms[2]
     sizes = torch.stack(terms).nan_to_num(0.0, 0.0, 0.0).abs().max(0).values
     tolerance = _LOG_DENSITY_TOLERANCE * (1 + sizes)
     middle = log_evidence[: len(log_evidence) // 2].median()
-    wrong = ~((log_evidence - middle).abs() <= tolerance)  # NaN where a likelihood is
+    wrong = ~((log_evidence - middle).abs() <= tolerance)  # NaN, which counts as wrong, if a likelihood is NaN
     if bool(wrong.any()):
         spread = float(log_evidence[wrong].sub(middle).abs().max())
         remedy = "log q0 + log_likelihood - log base_posterior must be a constant; it varies by that many nats."

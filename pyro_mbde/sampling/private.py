@@ -22,7 +22,7 @@ from pyro_mbde.sampling.plan import DrawPlan, check_num_draws, plan_draws
 
 @contextmanager
 def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSource]:
-    """Provides the randomness of draws to hand out: the operating system's, or for tests, with a warning, a seed's."""
+    """Provides the randomness of draws to hand out: the operating system's; for tests, with a warning, a seed's."""
     if q.device.type not in ("cpu", "cuda"):
         raise ValueError(
             argument_error("q", "be on a CPU or CUDA device, whose generators can be filled", q.device.type)
@@ -39,7 +39,7 @@ def random_source(q: MollifiedExpFamily, seed: int | None) -> Iterator[RandomSou
 def draw_rows(
     q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, *, seed: int | None = None, progress: bool = True
 ) -> Tensor:
-    """Draws rows or batches as planned, with randomness of the operating system."""
+    """Draws rows or batches as planned, with the operating system's randomness unless a seed is given."""
     chains = plan.method == "fresh chains"
     total, unit = (plan.count, "steps") if chains else (num_draws, "draws")
     with (
@@ -51,7 +51,7 @@ def draw_rows(
             return q.rejection_draws(
                 num_draws,
                 source=source,
-                # The least that any table gives: batches, and so memory, follow from public numbers.
+                # The lowest rate that any table gives, so that batches, and with them memory, depend on public numbers.
                 acceptance_rate=math.exp(-q.bounds.width),
                 max_proposals=math.inf,
                 on_accept=bar.update,
@@ -80,18 +80,19 @@ def private_draws(
     r"""Returns exact draws made with fresh randomness from the operating system: rows that may be handed out.
 
     Randomness that can be guessed protects nobody, and torch's global generator starts from the same seed in every
-    process. Here acceptance, and proposals wherever the base has an inverse distribution function (normal,
-    uniform, multivariate normal and their transforms, among others), come from the system's cryptographic generator.
-    Proposals of other bases come from torch's generator with all of its state filled by the system: good for the few
-    rows that a budget pays for, but not cryptographic. No thread outside this library should seed that generator
-    meanwhile.
+    process. Here acceptance is always decided by the system's cryptographic generator, and proposals come from it too
+    if the base is finite or has an inverse distribution function (normal, uniform, multivariate normal and their
+    transforms, among others). Proposals of other bases come from torch's generator, whose whole state is filled by the
+    system: good enough for the few rows that a budget pays for, but not cryptographic. No thread outside this library
+    should seed that generator in the meantime.
 
     Privacy:
         The rows together cost :func:`~pyro_mbde.privacy.accounting.compose` of ``q.guarantee`` and ``num_draws``.
         A draw of a batch density is a batch: its rows together cost epsilon once. Whether the call succeeds depends
-        only on public numbers: it is refused before anything is drawn where :math:`k e^R` proposals, the most that any
-        table makes k draws take on average, are too many, each row of a batch counted. Running time is
-        not covered, except with ``constant_time``: then every draw takes the same public number of proposals
+        only on public numbers: it is refused before anything is drawn if it could take too many proposals, each row of
+        a batch counted (for exact draws, :math:`k e^R`, the largest number that k draws take on average for any table).
+        Running time is not covered, except with ``constant_time``: then every draw takes the same public number of
+        proposals
         (:func:`~pyro_mbde.sampling.constant_time.constant_time_draws` says what that hides) and has the same guarantee;
         its law is within :math:`2^{-53}` of the density in total variation.
 
@@ -108,7 +109,7 @@ def private_draws(
 
     Raises:
         ValueError: ``q`` has a batch shape, its certificate has lapsed (:meth:`MollifiedExpFamily.confirm_guarantee`),
-            ``num_draws`` is below 1 or too many for the width of the tilt, the seed is negative, or the device is
+            ``num_draws`` is below 1 or too large for the width of the tilt, the seed is negative, or the device is
             neither a CPU nor CUDA's.
 
     References:

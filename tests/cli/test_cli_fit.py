@@ -196,8 +196,9 @@ class TestFit:
     def test_what_the_schema_changed_is_said_to_the_owner_alone(self, run: Run) -> None:
         pd.DataFrame({"age": [31.3, 500.25, 2, 7], "visits": [1, 2, np.nan, 3.5]}).to_csv("table.csv", index=False)
         result = run(*FIT, "--quiet", "--json")
-        assert "column 'age': 1 of 4 values is outside [0, 110]: moved to the nearest end." in result.stderr
-        assert "column 'visits': 1 of 4 values is missing: rows left out." in result.stderr
+        moved = "column 'age': 1 of 4 values is outside [0, 110]: moved to the nearest end of the range."
+        assert moved in result.stderr
+        assert "column 'visits': 1 of 4 values is missing: 1 row left out." in result.stderr
         assert "column 'visits': 1 of 4 values is not whole: rounded." in result.stderr
         assert "3 of 4 rows are left." in result.stderr
         assert not re.search("rows are left|outside \\[", result.stdout)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, CONTINUOUS, make_density, normal
+from densities import BASES, BATCHES, CONTINUOUS, make_density, normal
 from torch import nn
 
 from pyro_mbde import (
@@ -84,10 +84,10 @@ class TestShapes:
 
 
 class TestNormalisation:
-    @pytest.mark.parametrize("name", sorted(BASES))
+    @pytest.mark.parametrize("name", sorted(BASES | BATCHES))
     def test_integral_is_one(self, name: str) -> None:
         # Under the base, E[q/q0] = 1: an average over independent draws, gated on its own standard error.
-        density = make_density(BASES[name](), num_draws=2**16)
+        density = make_density((BASES | BATCHES)[name](), num_draws=2**16)
         value = density.base.sample((100_000,))
         ratio = (density.log_prob(value) - density.base.log_prob(value)).double().exp()
         error = float(ratio.std() / math.sqrt(len(ratio))) + density.log_normalizer.standard_error
@@ -215,9 +215,12 @@ class TestDtype:
 
 
 class TestDerivatives:
-    @pytest.mark.parametrize("name", sorted(set(CONTINUOUS) - {"dirichlet"}))  # a simplex has no free coordinate
+    @pytest.mark.parametrize(
+        "name",
+        sorted({*CONTINUOUS, *BATCHES} - {"dirichlet", "batch-categorical"}),  # a simplex has no free coordinate
+    )
     def test_gradient_matches_differences(self, name: str) -> None:
-        density = make_density(BASES[name](), link="tanh").to(torch.float64)
+        density = make_density((BASES | BATCHES)[name](), link="tanh").to(torch.float64)
         value = density.sample((20,)).requires_grad_()
         gradient = torch.autograd.grad(density.log_prob(value).sum(), value)[0]
         step = 1e-5

@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
-from pyro_mbde.experiments import bench, bench_certificate, bench_chains, bench_gain, guide, medical
+from pyro_mbde.experiments import bench, bench_batches, bench_certificate, bench_chains, bench_gain, guide, medical
 from pyro_mbde.experiments.__main__ import main as draw
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
@@ -58,7 +58,14 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "EPSILONS", (0.25, 1.0))
     monkeypatch.setattr(guide, "SKEWS", (0.2, 0.5))
     monkeypatch.setattr(bench_chains, "_PROBLEMS", {"ring-tight": ring_tight})
-    for module in (bench_gain, bench_certificate, guide, bench):
+    for name, value in {
+        "_TOTALS": (1.0,),
+        "_NUM_DRAWS": 2**12,
+        "_PLACED": (0.2, 0.5),
+        "_PLACED_TOTALS": (1.0,),
+    }.items():
+        monkeypatch.setattr(guide, name, value)
+    for module in (bench_batches, bench_gain, bench_certificate, guide, bench):
         monkeypatch.setattr(module, "DensityRatio", quick_ratio)
 
 
@@ -97,7 +104,9 @@ def test_more_dimensions(name: str) -> None:
     assert len(mixture.component_distribution.base_dist.loc.unique(dim=0)) == 4
 
 
-@pytest.mark.parametrize("name", ["mollifier", pytest.param("skew", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["mollifier", *(pytest.param(name, marks=pytest.mark.slow) for name in ("skew", "release", "placement"))]
+)
 @pytest.mark.usefixtures("quick_systems")
 def test_figures(name: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(draw, [name, "--output", str(tmp_path)])

@@ -22,6 +22,7 @@ from ledger_stores import (
 
 from pyro_mbde import BudgetExceededError, Guarantee, Ledger, TotalCost, compose, compose_fits, epsilon_per_draw
 from pyro_mbde.ledger.accounts import Tally, is_affordable, make_account, spent_by
+from pyro_mbde.privacy.placement import placed_total_variation
 
 
 def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
@@ -40,15 +41,16 @@ def test_sums_are_those_of_decimals(ledger: Ledger) -> None:
         ledger.charge("certificates", Guarantee(0.1, 1e-12), 1, fingerprint=DENSITIES[11])
 
 
-@pytest.mark.parametrize(("rule", "num_draws"), [("pure", 10), ("zcdp", 10), ("iid", 10)])
+@pytest.mark.parametrize(("rule", "num_draws"), [("pure", 10), ("zcdp", 10), ("placement", 10), ("iid", 10)])
 def test_certificates_take_nothing_of_epsilon(ledger: Ledger, rule: str, num_draws: int) -> None:
     """Ten draws at 1 fit into an account of 10, as people add up; so does a plan of ten."""
     ledger.open_account("ten", 10.0, 1e-6, rule)
     charge = ledger.charge("ten", Guarantee(1.0, 1e-9, 1.0), num_draws, fingerprint=ONE)
     assert charge.spent is not None and charge.spent.epsilon <= 10.0
     assert rule != "pure" or ledger.affordable("ten", Guarantee(1.0, 1e-9, 1.0), ONE) == 0
-    assert epsilon_per_draw(10.0, 10, 1e-6).epsilon == 1.0
-    assert epsilon_per_draw(10.0, 6, 1e-6).epsilon == 1.66666  # rounded down
+    assert epsilon_per_draw(10.0, 10, 1e-9).epsilon == 1.0
+    assert epsilon_per_draw(10.0, 10, 1e-6).epsilon > 1.0  # by placement
+    assert epsilon_per_draw(10.0, 6, 1e-9).epsilon == 1.66666  # rounded down
 
 
 def test_a_certificate_counts_once_for_a_density(ledger: Ledger) -> None:
@@ -67,13 +69,13 @@ def test_pure_accounts_pay_no_certificate_without_delta(ledger: Ledger) -> None:
     assert ledger.affordable("pure", UNIT, ONE) == 100
 
 
-@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "placement", "iid"])
 def test_an_account_bears_default_densities_unless_told_otherwise(ledger: Ledger, rule: str) -> None:
     """100 and 1,000 certificates of 1e-9, the default of a fit."""
     account = ledger.open_account("a", 1e3, rule=rule)
     assert account.delta == 1e-6
     tallies = [Tally(str(number), Guarantee(0.01, 1e-9), 1) for number in range(1000)]
-    assert is_affordable(account, tallies[: {"pure": 1000, "zcdp": 100, "iid": 1}[rule]])
+    assert is_affordable(account, tallies[: {"pure": 1000, "zcdp": 100, "placement": 100, "iid": 1}[rule]])
 
 
 @pytest.mark.parametrize("certificate_delta", [0.0, 3e-8])
@@ -200,7 +202,7 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
         ({"delta": math.nan}, ValueError, r"delta must be in \[0, 1\)"),
         ({"delta": False}, TypeError, "delta must be a real number"),
         ({"rule": "zcdp", "delta": 0}, ValueError, "delta must be above 0 under the rule 'zcdp'"),
-        ({"rule": "renyi"}, ValueError, "rule must be one of pure, zcdp, iid"),
+        ({"rule": "renyi"}, ValueError, "rule must be one of pure, zcdp, placement, iid"),
         ({"rule": None}, TypeError, "rule must be a string"),
         ({"delta": 1e-6, "certificate_delta": 1e-7}, ValueError, "must be delta under the rule 'pure'"),
         ({"rule": "iid", "delta": 1e-6, "certificate_delta": 1e-6}, ValueError, "be at least 0 and below delta"),
@@ -253,13 +255,16 @@ def test_the_account_that_a_plan_names_bears_it(ledger: Ledger, total: float, nu
     plan = epsilon_per_draw(total, num_draws, delta)
     certificate_delta = None if plan.account_rule == "pure" else plan.delta
     ledger.open_account("a", total, plan.total.delta, plan.account_rule, certificate_delta)
-    spread = 2 * plan.epsilon if plan.form == "calibrated" else plan.epsilon
-    guarantee = Guarantee(plan.epsilon, plan.delta, spread)
+    if plan.form == "calibrated":
+        placed = placed_total_variation(plan.epsilon, plan.skew)
+        guarantee = Guarantee(plan.epsilon, plan.delta, total_variation=placed)
+    else:
+        guarantee = Guarantee(plan.epsilon, plan.delta, plan.epsilon)
     assert ledger.charge("a", guarantee, num_draws, fingerprint=ONE).spent.epsilon <= total  # type: ignore[union-attr]  # which a charge tells
 
 
 @pytest.mark.parametrize("fails", [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.3, 0.7)])
-@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "placement", "iid"])
 @pytest.mark.parametrize("failure", [1e-3, 0.05])
 def test_attack_by_certificates_that_fail(rule: str, failure: float, fails: tuple[float, float]) -> None:
     """Each fit is anything at all with some probability; a second one follows the first's row, except under iid.

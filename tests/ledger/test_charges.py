@@ -37,7 +37,7 @@ def test_no_error_and_nothing_printed_shows_a_fingerprint(store: Store) -> None:
             ledger.charge("a", UNIT, 100, fingerprint=ONE)
         told.append(str(refused.value))
         with store.raw() as execute:  # a sum that no charge made, in the way of the next charge
-            execute("INSERT INTO mbde_tallies VALUES (?, ?, ?, ?, ?, ?)", "a", TWO, 0.3, 0.0, 0.3, 1)
+            execute("INSERT INTO mbde_tallies VALUES (?, ?, ?, ?, ?, ?, NULL)", "a", TWO, 0.3, 0.0, 0.3, 1)
             execute("DELETE FROM mbde_tallies WHERE fingerprint = ?", ONE)
         told.append(repr(ledger.verify()))
         for part in ("0 draws of the density of entry 2", "1 draws of a density that no charge names"):
@@ -59,7 +59,7 @@ def test_a_key_that_is_taken_is_not_shown(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_charge_tells_what_is_spent_by_then(ledger: Ledger) -> None:
-    for rule, density in zip(("pure", "zcdp", "iid"), DENSITIES, strict=False):
+    for rule, density in zip(("pure", "zcdp", "placement", "iid"), DENSITIES, strict=False):
         ledger.open_account(rule, 5.0, 1e-6, rule)
         for num_draws in (1, 3):
             charge = ledger.charge(rule, UNIT, num_draws, fingerprint=density)

@@ -22,6 +22,7 @@ from ledger_stores import (
     UNIT,
     Store,
     admin,
+    as_version,
     filled,
     run,
     start,
@@ -253,16 +254,10 @@ def test_migration(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert version_of(store) == version + 1
 
 
-def as_version_1(store: Store) -> None:
-    """What the first release that had ledgers would have made of it."""
-    with store.raw() as execute:
-        execute("DROP TABLE mbde_closings")
-        execute("UPDATE mbde_ledger SET version = 1")
-
-
-def test_a_ledger_of_version_1_is_brought_to_the_newest(store: Store) -> None:
+@pytest.mark.parametrize("old", [1, 2])
+def test_a_ledger_of_an_old_version_is_brought_to_the_newest(store: Store, old: int) -> None:
     filled(store.url)
-    as_version_1(store)
+    as_version(store, old)
     with Ledger(store.url) as ledger:
         assert version_of(store) == schema.newest_version()
         verification = ledger.verify()
@@ -348,7 +343,7 @@ class TestPostgreSQL:
                 assert [account.name for account in ledger.accounts()] == ["a", "b"]
                 with pytest.raises(LedgerError, match="its user may not do this.*to charge"):
                     ledger.charge("a", UNIT, 1, fingerprint=ONE)
-            as_version_1(store)
+            as_version(store, 1)
             with pytest.raises(LedgerError, match="an older release made it. Have its owner open it once"):
                 Ledger(auditor)
             execute(f"DROP OWNED BY {role}")

@@ -176,7 +176,9 @@ class TestInterrupts:
             "DELETE FROM mbde_charges WHERE number = 5",
             "DELETE FROM mbde_tallies WHERE num_draws = 7",
             "UPDATE mbde_tallies SET num_draws = 1 WHERE num_draws = 7",
-            "INSERT INTO mbde_tallies SELECT 'b', fingerprint, 1, 0, 1, 1 FROM mbde_tallies LIMIT 1",
+            "UPDATE mbde_tallies SET total_variation = 0.001 WHERE num_draws = 7",
+            "UPDATE mbde_charges SET total_variation = 0.001 WHERE number = 7",
+            "INSERT INTO mbde_tallies SELECT 'b', fingerprint, 1, 0, 1, 1, NULL FROM mbde_tallies LIMIT 1",
         ],
     )
     def test_a_ledger_that_is_not_whole_takes_no_charge(self, store: Store, statement: str) -> None:

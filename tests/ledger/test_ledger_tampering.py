@@ -250,20 +250,21 @@ def test_triggers_forbid_changes(store: Store) -> None:
         "DELETE FROM mbde_tallies",
         "UPDATE mbde_tallies SET num_draws = 1",
         "UPDATE mbde_tallies SET epsilon = 0.01",
+        "UPDATE mbde_tallies SET total_variation = 0.01",
         "UPDATE mbde_ledger SET hash = '00'",
         "UPDATE mbde_ledger SET identity = '00'",
         "UPDATE mbde_ledger SET number = number + 2",
     ]
     if store.path is not None:
-        charge = "account, charged, fingerprint, 1, epsilon, delta, log_ratio_range, purpose, who, previous, hash"
+        charge = "account, charged, fingerprint, 1, epsilon, delta, log_ratio_range, purpose, who, previous, hash, NULL"
         account = "10000, delta, rule, certificate_delta, opened, previous, hash FROM mbde_accounts"
-        tally = "epsilon, delta, log_ratio_range, 1 FROM mbde_tallies"
+        tally = "epsilon, delta, log_ratio_range, 1, NULL FROM mbde_tallies"
         columns = "number, account, charged, fingerprint, num_draws, epsilon, delta, log_ratio_range, purpose, who"
         statements += [
             f"REPLACE INTO mbde_charges SELECT number, {charge} FROM mbde_charges",
             f"INSERT OR REPLACE INTO mbde_charges SELECT CAST(number AS TEXT), {charge} FROM mbde_charges",
             f"INSERT OR IGNORE INTO mbde_charges SELECT 0.0 + number, {charge} FROM mbde_charges",
-            f"REPLACE INTO mbde_charges (rowid, {columns.split(', ', 1)[1]}, previous, hash) "
+            f"REPLACE INTO mbde_charges (rowid, {columns.split(', ', 1)[1]}, previous, hash, total_variation) "
             f"SELECT rowid, {charge} FROM mbde_charges",
             f"REPLACE INTO mbde_accounts SELECT number, name, {account}",
             f"REPLACE INTO mbde_accounts SELECT number + 100, name, {account}",
@@ -337,9 +338,9 @@ def rewrite(store: Store, edit: Callable[[list[dict[str, Any]]], list[dict[str, 
             previous = row["hash"] = rehash("charge", row)
             marks = ", ".join("?" for _ in row)
             execute(f"INSERT INTO mbde_charges ({', '.join(row)}) VALUES ({marks})", *row.values())
-            names = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range", "num_draws")
+            names = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range", "num_draws", "total_variation")
             execute(
-                f"INSERT INTO mbde_tallies ({', '.join(names)}) VALUES (?, ?, ?, ?, ?, ?)",
+                f"INSERT INTO mbde_tallies ({', '.join(names)}) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 *(row[name] for name in names),
             )
         execute("UPDATE mbde_ledger SET number = ?, hash = ?", number, previous)

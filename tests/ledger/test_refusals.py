@@ -38,14 +38,14 @@ def test_a_refusal_names_what_is_in_the_way(ledger: Ledger, rule: str) -> None:
     )
 
 
-@pytest.mark.parametrize("rule", ["pure", "zcdp", "iid"])
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "placement", "iid"])
 @pytest.mark.parametrize("calibrated", [True, False])
 @pytest.mark.parametrize("spent", [0, 3, 6])
 def test_what_a_refusal_says_is_left_can_be_charged(ledger: Ledger, rule: str, calibrated: bool, spent: int) -> None:
     """And hardly anything above it; whoever is told that an account is spent finds nothing in it."""
     spread = 2.0 if calibrated else 1.0
     ledger.open_account("clinic", 2.0, 1e-6, rule)
-    for number in range(spent if rule != "iid" else 0):
+    for number in range(spent if rule in ("pure", "zcdp") else 0):
         ledger.charge("clinic", Guarantee(0.15, 0.0, 0.15 * spread), 1, fingerprint=DENSITIES[number + 3])
     with pytest.raises(BudgetExceededError) as caught:
         ledger.charge("clinic", Guarantee(60.0, 1e-9, 60.0 * spread), 1, fingerprint=ONE)
@@ -55,7 +55,7 @@ def test_what_a_refusal_says_is_left_can_be_charged(ledger: Ledger, rule: str, c
     with pytest.raises(BudgetExceededError):
         ledger.charge("clinic", Guarantee(most * 1.0001, 0.0, most * 1.0001 * spread), 1, fingerprint=TWO)
     ledger.charge("clinic", Guarantee(most, 1e-10, most * spread), 1, fingerprint=TWO)
-    ends = "is spent" if rule == "pure" else "is spent|bears no draw|name the one density"
+    ends = "is spent" if rule == "pure" else "is spent|bears no draw|name the one density|must have epsilon="
     for epsilon in (60.0, 1e-3):
         with pytest.raises(BudgetExceededError, match=ends):
             ledger.charge("clinic", Guarantee(epsilon, 1e-10, epsilon * spread), 10**6, fingerprint=ONE)

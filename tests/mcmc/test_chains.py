@@ -90,7 +90,7 @@ def test_what_is_no_usual_run() -> None:
         ({"dims": {"z": ["column"]}}, ValueError, "dims must name sites among x, y, got dims='z'"),
         ({"dims": {"x": ["a", "b"]}}, ValueError, "dims must name the 1 event dimensions of x"),
         ({"dims": {"x": ["chain"]}}, ValueError, "dims must name .* The dimensions chain and draw are named already"),
-        ({"dims": {"x": ["a"], "y": ["a"]}}, ValueError, "dims must name dimensions of one size alike, a is 2"),
+        ({"dims": {"x": ["a"], "y": ["a"]}}, ValueError, "dims must use each name for one size, and a has size 2"),
         ({"dims": {"x": ["a"]}, "coords": {"a": [1, 2, 3]}}, ValueError, "coords must hold 2 labels for a"),
     ],
 )
@@ -121,9 +121,9 @@ def test_a_line_says_what_there_is_and_no_draw() -> None:
     """Whatever holds draws of a density prints in one line without them."""
     q = make_density(normal(2))
     chains = run_mcmc(q, "random_walk", 50, 10, num_chains=2, seed=0, progress=False)
-    assert repr(chains) == "Chains(random_walk: 2 of 50 draws; x[2])"
+    assert repr(chains) == "Chains(random_walk: 2 chains of 50 draws; x[2])"
     many = Chains({f"s{index}": torch.zeros(2, 5) for index in range(10)}, {}, (1, 2), 0, "nuts")
-    assert repr(many) == "Chains(nuts: 2 of 5 draws; s0, s1, s2, s3, s4, s5, s6, s7 and 2 more)"
+    assert repr(many) == "Chains(nuts: 2 chains of 5 draws; s0, s1, s2, s3, s4, s5, s6, s7 and 2 more)"
     drawn = fresh_chains(q, 3, 5, progress=False)
     for shown in (chains, chains.states[0], drawn, q.rejection_draws(4), many):
         assert "tensor" not in repr(shown) and len(repr(shown)) < 200 and "\n" not in repr(shown)

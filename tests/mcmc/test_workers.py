@@ -105,7 +105,8 @@ def test_a_hanging_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcmc, "_MIN_PATIENCE", 1.0)
     monkeypatch.setattr(mcmc, "_STEPS_OF_PATIENCE", 0)
     model = child_only(lambda: time.sleep(3600), after=100)
-    with pytest.warns(UserWarning, match=r"Chains run one after the other: a worker said nothing for 1 s\."):
+    text = r"A worker sent no message for 1 s\. The chains are started again and run one after the other"
+    with pytest.warns(UserWarning, match=text):
         chains = run_mcmc(model, "random_walk", 100, 50, 2, seed=3, progress=False, num_workers=2)
     assert torch.equal(
         chains.draws["depth"],
@@ -147,7 +148,7 @@ def test_one_plain_sentence_where_workers_are_not_safe(
         monkeypatch.setattr(workers, "_uses_cuda", lambda: True)
     else:
         monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
-    with pytest.warns(UserWarning, match=f"Chains run one after the other: {reason}"):
+    with pytest.warns(UserWarning, match=f"The chains run one after the other in this process, because {reason}"):
         run_mcmc(plane, "random_walk", 5, 5, 2, progress=False, num_workers=2)
     run_mcmc(plane, "random_walk", 5, 5, 2, progress=False)  # nobody asked for workers: no warning
 

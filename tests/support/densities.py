@@ -30,7 +30,8 @@ def make_density(
     **network: object,
 ) -> MollifiedExpFamily:
     """A density with random classifiers; ``gain`` multiplies the logits, so that they often meet their bound."""
-    classifiers = BoundedClassifiers(num_rounds, max(base.event_shape.numel(), 1), **network).to(dtype)
+    row = base.row if isinstance(base, RowBatch) else base
+    classifiers = BoundedClassifiers(num_rounds, max(row.event_shape.numel(), 1), **network).to(dtype)
     with torch.no_grad():
         classifiers.weights[-1].mul_(gain)
     natural_params = spending_natural_params(epsilon, num_rounds)
@@ -108,6 +109,13 @@ BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "masked": lambda: dist.Normal(0.0, 1.0).mask(torch.tensor(True)),
     "torch-normal": lambda: torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)),
     "expanded": lambda: dist.Normal(0.0, 1.0).expand([3]).to_event(1),
+}
+#: Batches: of rows of one number, of vectors, in a box, and of a finite base.
+BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
+    "batch-scalar": lambda: RowBatch(dist.Normal(0.5, 2.0), 3),
+    "batch-2d": lambda: RowBatch(normal(2), 4),
+    "batch-box": lambda: RowBatch(BASES["uniform-box"](), 2),
+    "batch-categorical": lambda: RowBatch(BASES["categorical"](), 3),
 }
 DISCRETE = {"poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"}
 CONTINUOUS = sorted(set(BASES) - DISCRETE)

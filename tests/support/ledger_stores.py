@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -31,6 +31,7 @@ POSTGRESQL = os.environ.get("PYRO_MBDE_TEST_POSTGRESQL", "")
 DENSITIES = [hashlib.sha256(bytes([number])).hexdigest() for number in range(40)]
 ONE, TWO, THREE = DENSITIES[:3]
 UNIT, CERTIFIED = Guarantee(0.1, log_ratio_range=0.1), Guarantee(0.1, 1e-8, 0.2)
+PLACED = Guarantee(0.1, 1e-8, 0.2, 0.01)
 
 #: Its server has imported what takes long, so that its processes begin at once, and runs no other thread.
 processes = multiprocessing.get_context("forkserver")
@@ -66,7 +67,7 @@ class Store:
     def rows(self, table: str) -> list[dict[str, Any]]:
         columns = {
             "mbde_charges": "number account charged fingerprint num_draws epsilon delta log_ratio_range purpose who "
-            "previous hash",
+            "previous hash total_variation",
             "mbde_accounts": "number name epsilon delta rule certificate_delta opened previous hash",
             "mbde_closings": "number account closed who previous hash",
             "mbde_ledger": "version identity created number hash",
@@ -224,6 +225,27 @@ def filled(url: str) -> None:
             name = "a" if number % 2 else "b"
             ledger.charge(name, UNIT, number, fingerprint=DENSITIES[number], purpose=f"look {number}", who="Ann")
         assert ledger.verify().ok
+
+
+def as_version(store: Store, version: int) -> None:
+    """What an earlier release would have made of a ledger."""
+    kept = ("account", "fingerprint", "epsilon", "delta", "log_ratio_range")
+    changed = " OR ".join(f"NEW.{name} <> OLD.{name}" for name in kept) + " OR NEW.num_draws < OLD.num_draws"
+    then = "BEGIN SELECT RAISE(ABORT, 'rows of a ledger are only ever added'); END"
+    guard, on_table = "mbde_tallies_no_update", ""
+    if store.path is None:
+        then, on_table = "EXECUTE FUNCTION mbde_refuse()", " ON mbde_tallies"
+
+    with store.raw() as execute:
+        if version == 1:
+            execute("DROP TABLE mbde_closings")
+        execute("UPDATE mbde_ledger SET version = ?", version)
+    with admin(store.url) if store.path is None else closing(sqlite3.connect(store.path)) as opened:
+        execute = opened if store.path is None else opened.execute
+        execute(f"DROP TRIGGER {guard}{on_table}")
+        for table in ("mbde_charges", "mbde_tallies"):
+            execute(f"ALTER TABLE {table} DROP COLUMN total_variation")
+        execute(f"CREATE TRIGGER {guard} BEFORE UPDATE ON mbde_tallies FOR EACH ROW WHEN ({changed}) {then}")
 
 
 def share_a_density(store: Store) -> None:

@@ -122,7 +122,7 @@ class TestForm:
         ids=str,
     )
     def test_numbers_as_objects(self, cells: list[Any]) -> None:
-        with pytest.warns(UserWarning, match="column 'age': 1 of 3 values is missing: rows left out."):
+        with pytest.warns(UserWarning, match="column 'age': 1 of 3 values is missing: 1 row left out."):
             rows = SCHEMA.to_tensor(pd.DataFrame({"age": pd.Series(cells, dtype=object), "visits": 1}))
         assert rows[:, 0].tolist() == [1.5, 2]
 
@@ -138,5 +138,5 @@ class TestForm:
 
     @pytest.mark.parametrize("dtype", ["object", "str", "Float64"])
     def test_a_column_without_values(self, dtype: str) -> None:
-        with pytest.warns(UserWarning, match="3 of 3 values are missing: rows left out.\n  0 of 3 rows are left."):
+        with pytest.warns(UserWarning, match="3 of 3 values are missing: 3 rows left out.\n  0 of 3 rows are left."):
             assert SCHEMA.to_tensor(table(age=pd.Series([None] * 3, dtype=dtype))).shape == (0, 2)

@@ -35,8 +35,8 @@ class TestPolicies:
         assert back["visits"].tolist() == [0, 4, 8]
         assert str(caught[0].message).splitlines() == [
             "Notes on the table and its schema:",
-            "  column 'age': 2 of 3 values are outside [0, 110]: moved to the nearest end.",
-            "  column 'visits': 1 of 3 values is outside [0, 99]: moved to the nearest end.",
+            "  column 'age': 2 of 3 values are outside [0, 110]: moved to the nearest end of the range.",
+            "  column 'visits': 1 of 3 values is outside [0, 99]: moved to the nearest end of the range.",
             "  column 'visits': 2 of 3 values are not whole: rounded.",
             "  If a public source (the codebook) says otherwise, correct the schema by it and fit again; never fit the "
             "schema to these counts.",
@@ -52,7 +52,7 @@ class TestPolicies:
 
     def test_drop(self) -> None:
         schema = Schema(tuple(dataclasses.replace(column, outside="drop") for column in SCHEMA.columns))
-        with pytest.warns(UserWarning, match="2 of 3 values are not whole: rows left out.\n  0 of 3 rows are left."):
+        with pytest.warns(UserWarning, match="2 of 3 values are not whole: 2 rows left out.\n  0 of 3 rows are left."):
             assert schema.to_tensor(OUT_OF_RANGE).shape == (0, 2)
         with pytest.warns(UserWarning, match="1 of 2 rows are left."):
             rows = schema.to_tensor(pd.DataFrame({"age": [111, 3], "visits": [1, 2]}))
@@ -139,10 +139,15 @@ class TestRoundedColumns:
         [
             (
                 np.arange(20.0),
-                'released ones will not be. If the codebook says so, declare kind = "integer".',
+                "all values are whole numbers, but released values will not be. If the codebook says that the column "
+                'holds whole numbers, declare kind = "integer".',
             ),
-            (np.arange(20) / 10, "at most 1 digit after the point, but released ones will have more"),
-            (np.arange(20) / 100, "released ones will have more. If the codebook says so, declare decimals = 2."),
+            (np.arange(20) / 10, "all values have at most 1 digit after the point, but released values will have more"),
+            (
+                np.arange(20) / 100,
+                "released values will have more. If the codebook says that values have at most 2 digits after the "
+                "point, declare decimals = 2.",
+            ),
         ],
     )
     def test_said_to_the_owner(self, values: Any, text: str) -> None:

@@ -14,6 +14,7 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import ClosedUniform
 from pyro_mbde.experiments.baselines.common import FittedDensity
 from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.training.data import to_rows
 
 
@@ -23,11 +24,11 @@ class BoxDensity(FittedDensity):
     Args:
         low: lower edges of the box, shape () or (d,).
         high: upper edges.
-        guarantee: of the density, all draws of it together.
+        guarantee: of the density, all draws of it together; or of one draw.
         chunk: points to evaluate at a time, at least 1.
     """
 
-    def __init__(self, low: Tensor, high: Tensor, guarantee: GroupGuarantee, *, chunk: int = 2**15) -> None:
+    def __init__(self, low: Tensor, high: Tensor, guarantee: GroupGuarantee | Guarantee, *, chunk: int = 2**15) -> None:
         self.low, self.high = low, high
         self._log_volume = float((high.double() - low.double()).log().sum())
         interval: Any = constraints.interval  # torch leaves it and its kin unannotated

@@ -20,6 +20,7 @@ from pyro_mbde._checks import argument_error, check_count, check_flag, check_num
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.density.base import prepare_base
 from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.guarantee import Guarantee
 
 _Shape = torch.Size | list[int] | tuple[int, ...]
 _expanded: Any = ExpandedDistribution  # Pyro leaves it unannotated
@@ -41,7 +42,7 @@ def require(module: str) -> ModuleType:
         ) from error
 
 
-def describe_epsilon(guarantee: GroupGuarantee) -> str:
+def describe_epsilon(guarantee: GroupGuarantee | Guarantee) -> str:
     """Returns what a ``repr`` says of a guarantee.
 
     Example:
@@ -60,14 +61,16 @@ class FittedDensity(TorchDistribution):
         support: torch constraint.
         interior: a point of the support with the event shape (), (d,) and the density's dtype, to stand in for values
             outside the support, where neither density nor gradient may be NaN.
-        guarantee: of the density, all draws of it together.
+        guarantee: of the density, all draws of it together; or, a :class:`~pyro_mbde.Guarantee`, of one draw.
         chunk: points to evaluate at a time, at least 1.
     """
 
     has_rsample = False
     arg_constraints: dict[str, Any] = {}
 
-    def __init__(self, support: Any, interior: Tensor, guarantee: GroupGuarantee, *, chunk: int = 2**15) -> None:
+    def __init__(
+        self, support: Any, interior: Tensor, guarantee: GroupGuarantee | Guarantee, *, chunk: int = 2**15
+    ) -> None:
         self._support = support
         self._interior = interior
         self._chunk = chunk
@@ -102,7 +105,7 @@ class FittedDensity(TorchDistribution):
         """Returns the log-density.
 
         Privacy:
-            Covered by :attr:`guarantee`, as the density itself is.
+            Covered by :attr:`guarantee`, as the density itself is; not covered where it is of one draw.
 
         Args:
             value: shape ``(..., *event_shape)``; converted to the density's dtype.
@@ -132,7 +135,7 @@ class FittedDensity(TorchDistribution):
         """Returns draws from torch's global generator.
 
         Privacy:
-            Covered by :attr:`guarantee`, however many there are.
+            Covered by :attr:`guarantee`, however many there are; each by itself where it is of one draw.
 
         Args:
             sample_shape: of the draws.

@@ -22,11 +22,13 @@ from pyro_mbde.experiments.baselines.bernstein import BernsteinKDE
 from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, continuous_base
 from pyro_mbde.experiments.baselines.dpgan import DPGAN
 from pyro_mbde.experiments.baselines.flow import DPFlow
+from pyro_mbde.experiments.baselines.histogram import LinearMixture, MinimaxSampler
 from pyro_mbde.experiments.baselines.kde import KDE
 from pyro_mbde.experiments.baselines.mst import MST
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
 from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.privacy.group import GroupGuarantee
+from pyro_mbde.privacy.guarantee import Guarantee
 
 pytest.importorskip("opacus")
 pytest.importorskip("mbi")
@@ -117,6 +119,30 @@ BASELINES = {
             ("max_grad_norm", 0.0, ValueError),
         ],
     ),
+    "minimax": Baseline(
+        MinimaxSampler,
+        {"epsilon": 5.0, "num_bins": 20},
+        None,
+        "MinimaxSampler(epsilon=5, filled_share=None, num_bins=20)",
+        "HistogramDensity(epsilon=5, num_bins=20, event_shape=())",
+        [
+            ("num_bins", 1, ValueError),
+            *(("filled_share", value, ValueError) for value in (0.0, 1.0, math.nan)),
+            ("low", torch.zeros(3), ValueError),
+        ],
+    ),
+    "mixture": Baseline(
+        LinearMixture,
+        {"epsilon": 1.0, "num_bins": 4},
+        None,
+        "LinearMixture(epsilon=1, largest_ratio=None, num_bins=4)",
+        "HistogramDensity(epsilon=1, num_bins=4, event_shape=())",
+        [
+            ("num_bins", 1, ValueError),
+            *(("largest_ratio", value, ValueError) for value in (1.0, math.inf, math.nan)),
+            ("low", torch.zeros(3), ValueError),
+        ],
+    ),
     "kde": Baseline(
         KDE,
         {},
@@ -150,6 +176,8 @@ BASELINES = {
         ],
     ),
 }
+#: Whose fits need no randomness; and whose guarantee is of one draw, for any tables.
+WITHOUT_NOISE, ONE_DRAW = ("kde", "minimax", "mixture"), ("minimax", "mixture")
 #: Of every baseline that has an argument of the name.
 BAD: list[tuple[str, Any, type[Exception]]] = [
     ("base", dist.Poisson(3.0), ValueError),
@@ -272,7 +300,7 @@ def test_gradients_are_finite(name: str) -> None:
 @EACH
 def test_seeds(name: str) -> None:
     rows, points = rows_of(), torch.linspace(-1, 3, 50)
-    data = dist.Normal(1.0, 0.7) if name == "kde" else rows  # the estimate itself needs no randomness
+    data = dist.Normal(1.0, 0.7) if name in WITHOUT_NOISE else rows
     state = torch.get_rng_state()
     with torch.no_grad():
         first, again, other = (trainer(name, seed=seed).fit(data) for seed in (3, 3, 4))
@@ -296,6 +324,10 @@ def test_seeds(name: str) -> None:
 @pytest.mark.parametrize("group_size", [1, 7, None])
 def test_guarantees(name: str, group_size: int | None) -> None:
     rows = rows_of()
+    if name in ONE_DRAW:
+        guarantee = trainer(name, epsilon=0.5).fit(rows).guarantee
+        assert (type(guarantee), guarantee.epsilon, guarantee.delta) == (Guarantee, 0.5, 0.0)
+        return
     if not has(name, "group_size") or name == "bernstein-paper":
         density = trainer(name).fit(rows)
         assert density.guarantee.epsilon == math.inf
@@ -310,7 +342,7 @@ def test_guarantees(name: str, group_size: int | None) -> None:
 
 @EACH
 def test_no_noise_is_not_private(name: str) -> None:
-    options = {"epsilon": math.inf} if has(name, "group_size") else {}
+    options = {"epsilon": math.inf} if has(name, "group_size") or name in ONE_DRAW else {}
     density = trainer(name, **options).fit(rows_of())
     assert density.guarantee.epsilon == math.inf
     assert "not private" in repr(density)
