@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from pyro_mbde.cli.budget_plan import DELTA as DELTA
+from pyro_mbde.cli.budget_plan import check_total, delta_option, plan_command
 from pyro_mbde.cli.budget_show import describe, limits, show_all, show_one
-from pyro_mbde.cli.console import Console, aligned, tell
-from pyro_mbde.cli.numbers import NUMBER, Whole
+from pyro_mbde.cli.console import Console, tell
+from pyro_mbde.cli.numbers import NUMBER
 from pyro_mbde.cli.shared import (
     CHECK_FAILED,
     EXAMPLES,
@@ -29,7 +30,7 @@ from pyro_mbde.cli.shared import (
     short_help="Open and close accounts, see what is spent, verify, plan.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget plan --epsilon 2 --num-draws 4
+  pyro-mbde budget plan --epsilon 3 --rows 10
   pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
   pyro-mbde budget show --ledger budget.db
   pyro-mbde budget verify --ledger budget.db
@@ -39,22 +40,6 @@ def budget_group() -> None:
     """Open and close accounts, see what is spent, verify the ledger, plan."""
 
 
-#: Totals are below it, in nats, as the epsilon of one row is.
-MAX_TOTAL = 700.0
-#: A skew below it keeps most rows draws of the base, for a few that are better.
-LOW_SKEW = 0.1
-LOW_SKEW_ADVICE = (
-    "A skew of {:.2g} is right only where the table fills so small a share of the base: it leaves most rows draws of "
-    "the base, with a few good ones among them. If in doubt leave out --filled-share, for a skew of 0.3."
-)
-#: Of an account, and of a plan for one, where none is given.
-DELTA = 1e-6
-delta_option = click.option(
-    "--delta",
-    type=NUMBER,
-    default=DELTA,
-    help=f"Of all rows together. The default pays for a thousand models of fit's default delta.  [default: {DELTA:g}]",
-)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked anyway.")
 
 
@@ -64,13 +49,14 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a ter
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
-  pyro-mbde budget open survey --epsilon 3 --rule zcdp --ledger budget.db
+  pyro-mbde budget open survey --epsilon 3 --rule placement --ledger budget.db
 
 \b
 Rules:
   pure  epsilons add up; any number of models; for few rows (the default)
   zcdp  far less for many rows; any number of models; needs a delta
-  iid   the least for many rows, of one model only; needs a delta
+  placement  the least for several batches or rows; any number of models of one epsilon and skew; needs a delta
+  iid   the least for many rows of one model with --delta 0; needs a delta
 """,
 )
 @click.argument("name")
@@ -78,7 +64,11 @@ Rules:
 @click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
 @delta_option
 @click.option(
-    "--rule", type=click.Choice(["pure", "zcdp", "iid"]), default="pure", show_default=True, help="How costs add up."
+    "--rule",
+    type=click.Choice(["pure", "zcdp", "placement", "iid"]),
+    default="pure",
+    show_default=True,
+    help="How costs add up.",
 )
 @click.option(
     "--certificate-delta",
@@ -108,7 +98,7 @@ def open_command(
     from pyro_mbde.ledger.accounts import make_account
     from pyro_mbde.privacy.advice import advise
 
-    _check_total(epsilon)
+    check_total(epsilon)
     planned = make_account(name, epsilon, delta, rule, certificate_delta, datetime.now(UTC))
     advice = console.notes(advise(planned.epsilon))
     facts = (
@@ -166,7 +156,7 @@ def close_command(ctx: click.Context, console: Console, name: str, ledger: str, 
 )
 @click.argument("name", required=False)
 @ledger_option
-@click.option("--model", type=EXISTING, help="Say how many more rows of this model the account can bear.")
+@click.option("--model", type=EXISTING, help="Say how many more rows or batches of this model the account can bear.")
 @shared_options
 def show_command(console: Console, name: str | None, ledger: str, model: Any) -> None:
     """Show all accounts, or the account NAME with its charges."""
@@ -210,90 +200,6 @@ def verify_command(ctx: click.Context, console: Console, ledger: str, head: str 
         ctx.exit(CHECK_FAILED)
 
 
-@budget_group.command(
-    "plan",
-    short_help="Work out what each row may cost within a total.",
-    epilog=f"""\b
-{EXAMPLES}
-  pyro-mbde budget plan --epsilon 2 --num-draws 4
-  pyro-mbde budget plan --epsilon 1 --delta 0 --num-draws 2
-  pyro-mbde budget plan --epsilon 3 --num-draws 1000 --filled-share 0.2
-""",
-)
-@click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
-@delta_option
-@click.option("--num-draws", type=Whole(1), required=True, help="Rows wanted from one model, at most.")
-@click.option(
-    "--certificate-delta",
-    type=NUMBER,
-    default=1e-9,
-    show_default=True,
-    help="What the certificate of the model may take of delta.",
-)
-@click.option(
-    "--filled-share",
-    type=NUMBER,
-    help="A public guess of the share of the base's mass that the table fills; sets the skew.",
-)
-@shared_options
-def plan_command(
-    console: Console,
-    epsilon: float,
-    delta: float,
-    num_draws: int,
-    certificate_delta: float,
-    filled_share: float | None,
-) -> None:
-    """Work out what each of several rows may cost within a total, how to fit for that, and which account to open."""
-    from pyro_mbde import epsilon_per_draw
-    from pyro_mbde._checks import counted, shown
-    from pyro_mbde.privacy.advice import advise
-
-    _check_total(epsilon)
-    budget = epsilon_per_draw(epsilon, num_draws, delta, certificate_delta=certificate_delta, filled_share=filled_share)
-    total = budget.total
-    options = f"--epsilon {budget.epsilon!r} --delta {budget.delta!r} --skew {budget.skew:.6g}"
-    # The account has to add up as the plan does, with no more of delta set aside for certificates.
-    account = f"--epsilon {epsilon!r} --delta {total.delta!r} --rule {budget.account_rule}"
-    if budget.account_rule != "pure":
-        account += f" --certificate-delta {budget.delta!r}"
-    document = {**asdict(budget), "num_draws": num_draws, "fit_options": options, "account_options": account}
-    bound = budget.delta > 0 or budget.account_rule == "iid"
-    document["account_note"] = _only_one(budget.account_rule) if bound else None
-    calibrated = budget.form == "calibrated"
-    advice = advise(epsilon, row=budget.epsilon, skew=budget.skew, calibrated=calibrated)
-    if calibrated and budget.skew < LOW_SKEW:
-        advice.append(LOW_SKEW_ADVICE.format(budget.skew))
-    document["advice"] = console.notes(advice)
-    text = aligned(
-        [
-            ("one row", f"epsilon {shown(budget.epsilon)}, {budget.form}"),
-            (counted(num_draws, "row"), f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
-            ("fit with", options),
-            ("account", account),
-            *([("", document["account_note"])] if document["account_note"] else []),
-        ]
-    )
-    console.answer(document, text)
-
-
-def _check_total(epsilon: float) -> None:
-    """The limit that fit has for one row; what is infinite is refused elsewhere, with its own reason."""
-    if MAX_TOTAL <= epsilon < math.inf:
-        remedy = "Totals of 1 to 3 can be defended."
-        raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")
-
-
-def _only_one(rule: str) -> str:
-    """What the account of a plan is for."""
-    others = {
-        "pure": "leave out --delta",
-        "zcdp": "leave out --certificate-delta, and plan fewer rows",
-        "iid": "open it with --rule zcdp, and plan fewer rows",
-    }
-    return f"for one model only; for several {others[rule]}"
-
-
 def _place(ledger: str) -> str:
     """Where a ledger is; a database's URL holds a password."""
     return "the database" if "://" in ledger else ledger
@@ -306,3 +212,6 @@ def _head(console: Console, opened: Any) -> str | None:
     except RuntimeError as error:
         console.warn(f"the new head could not be read: {error}")
         return None
+
+
+budget_group.add_command(plan_command)

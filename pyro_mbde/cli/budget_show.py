@@ -49,6 +49,7 @@ def show_all(console: Console, opened: Any) -> None:
 def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
     """Shows an account, its charges, and how many more rows of a density it can bear."""
     from pyro_mbde._checks import shown
+    from pyro_mbde.ledger.accounts import setting
 
     account, cost, charges = opened.account(name), opened.spent(name), opened.charges(name)
     shared = [names for names in opened.shared_densities() if account.name in names]
@@ -61,11 +62,17 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
     epsilon, delta = _standing(account, cost)
     lines = [f"{account.name}, rule {account.rule}, opened {_days(account)}"]
     lines += [f"epsilon {epsilon} spent, delta {delta}"]
+    if account.rule == "placement" and charges:
+        fixed = setting(charges[0].guarantee)
+        document["setting"] = {"epsilon": fixed.epsilon, "total_variation": fixed.total_variation}
+        kind = f"epsilon {shown(fixed.epsilon)} and total variation {shown(fixed.total_variation)}"
+        lines += [f"for models of {kind}, as the first charge fixed"]
     if density is not None:
         document["affordable"] = opened.affordable(name, density.guarantee, density.fingerprint)
-        lines += [f"{document['affordable']:,} more rows of this model, at epsilon {shown(density.epsilon)} each"]
+        what = _draws_of(density)
+        lines += [f"{document['affordable']:,} more {what} of this model, at epsilon {shown(density.epsilon)} each"]
     if charges:
-        rows = [("entry", "when", "rows", "epsilon of one", "model", "who", "purpose")]
+        rows = [("entry", "when", "draws", "epsilon of one", "model", "who", "purpose")]
         rows += [
             (
                 str(charge.number),
@@ -81,6 +88,13 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
         lines += ["", aligned(rows)]
     _warn_of_shared(console, shared)
     console.answer(document, "\n".join(lines))
+
+
+def _draws_of(density: Any) -> str:
+    from pyro_mbde.density.base import PreparedBase
+
+    num_rows = PreparedBase.of(density.base).num_rows
+    return "rows" if num_rows is None else f"batches of {num_rows:,} rows"
 
 
 def _standing(account: Any, cost: Any) -> tuple[str, str]:

@@ -151,9 +151,12 @@ def plan_release(
         (3, 34, 10.0)
     """
     num_rows = check_count("num_rows", num_rows)
+    delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
     if divergence is not None:
         divergence = check_number("divergence", divergence, "be at least 0, in nats", lambda value: value >= 0)
     num_batches = 1
+    # Of a million rows and more even narrow tilts score more.
+    most_scored = max(_MAX_SCORED, constant_time_count(0.5) * num_rows)
     while True:
         rows_per_batch = math.ceil(num_rows / num_batches)
         budget = epsilon_per_draw(
@@ -165,7 +168,7 @@ def plan_release(
             filled_share=filled_share,
         )
         plan = ReleasePlan(num_batches, rows_per_batch, budget, divergence)
-        if rows_per_batch == 1 or (budget.epsilon <= MAX_BATCH_EPSILON and plan.num_scored <= _MAX_SCORED):
+        if rows_per_batch == 1 or (budget.epsilon <= MAX_BATCH_EPSILON and plan.num_scored <= most_scored):
             return plan
         # The next number of batches that makes them smaller.
         num_batches = math.ceil(num_rows / (rows_per_batch - 1)) if num_rows < 50 else num_batches + 1

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_words import FIT, RELEASE, Run
-from ledger_stores import ONE, Store, filled, share_a_density
+from ledger_stores import DENSITIES, ONE, Store, filled, share_a_density
+from torch.distributions import Normal
 
-from pyro_mbde import Guarantee, Ledger, LedgerError
+from pyro_mbde import DensityRatio, Guarantee, Ledger, LedgerError
+from pyro_mbde.calibration.plan import plan_calibration, plan_certificate
 from pyro_mbde.cli import console
 from pyro_mbde.cli.budget import DELTA
+from pyro_mbde.density.bounds import a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.ledger.accounts import DEFAULT_DELTA
+from pyro_mbde.privacy.placement import filled_share_skew
 
 
 class TestBudget:
@@ -27,6 +32,9 @@ class TestBudget:
         assert (document["rule"], document["epsilon"], len(document["head"])) == ("zcdp", 3.0, 64)
         assert result.stderr == ""
         assert document["closed"] is None
+        result = run("budget", "open", "placed", "--epsilon", 3, "--rule", "placement")
+        assert "epsilon 3, delta 1e-06, rule placement, delta 1e-07 of it for certificates" in result.stdout
+        assert "for models of" not in run("budget", "show", "placed").stdout
         result = run("budget", "open", "small", "--epsilon", 1, "--delta", 0)
         assert result.stdout == "opened small: epsilon 1, delta 0, rule pure\n"
         assert "fitted with --delta 0" in result.stderr
@@ -127,6 +135,13 @@ class TestBudget:
         assert "5 more rows of this model, at epsilon 1 each" in text
         run("budget", "show", "--model", model, code=2)
 
+    def test_affordable_batches(self, run: Run) -> None:
+        data, base = Normal(0.5, 1.0).sample((50,)), Normal(0.0, 1.0)
+        ratio = DensityRatio(base, ensemble_size=1, seed=0, progress=False).fit(data)
+        ratio.mollify(2.0, 0.0, num_rows=3).save("batches.pt")
+        text = run("budget", "show", "clinic", "--model", "batches.pt").stdout
+        assert "2 more batches of 3 rows of this model, at epsilon 2 each" in text
+
     def test_verify(self, model: Path, run: Run) -> None:
         head = json.loads(run("budget", "verify", "--json").stdout)["head"]
         assert run("budget", "verify", "--head", head).stdout == f"ok: 0 charges, head {head}\n"
@@ -156,7 +171,9 @@ class TestBudget:
         assert document["account_options"] == "--epsilon 10.0 --delta 0.0 --rule pure"
         text = run("budget", "plan", "--epsilon", 9, "--delta", 1e-6, "--num-draws", 1000).stdout
         assert "1,000 rows" in text
-        assert "--rule iid --certificate-delta 1e-09" in text or "--rule iid --certificate-delta 0.0" in text
+        assert "--rule placement --certificate-delta 1e-09" in text
+        text = run("budget", "plan", "--epsilon", 3, "--num-draws", 10_000, "--skew", 0.5).stdout
+        assert "--rule iid --certificate-delta 0.0" in text
         run("budget", "plan", "--epsilon", -1, "--num-draws", 20, code=1)
         run("budget", "plan", "--epsilon", 1, "--num-draws", 0, code=2)
 
@@ -191,10 +208,103 @@ class TestBudget:
         assert "1 row  " in text
         assert "\naccount   --epsilon 3.0 --delta 1e-09 --rule pure\n" in text
         assert text.endswith("\n          for one model only; for several leave out --delta\n")
-        assert "for several open it with --rule zcdp" in run(*plan, 1000).stdout
+        assert "for several open it with --rule zcdp" in run(*plan, 10_000, "--skew", 0.5).stdout
         assert "one model only" not in run(*plan, 2, "--delta", 0).stdout
-        document = json.loads(run(*plan, 20_000, "--json").stdout)
+        document = json.loads(run(*plan, 200_000, "--json").stdout)
         assert (document["account_note"], document["form"]) == (None, "a priori")
+
+    def test_a_plan_by_placement_bears_several_models_of_one_setting(self, run: Run) -> None:
+        plan = ("budget", "plan", "--epsilon", 3, "--num-draws", 20)
+        ending = "for one model, or several of this epsilon and skew whose deltas add up to 1e-09\n"
+        assert run(*plan).stdout.endswith(ending)
+        document = json.loads(run(*plan, "--filled-share", 0.2, "--json").stdout)
+        run("budget", "open", "planned", *document["account_options"].split())
+        skew = filled_share_skew(document["epsilon"], 0.2)
+        assert document["fit_options"].endswith("--delta 1e-09 --filled-share 0.2")
+        with Ledger("budget.db") as ledger:
+            for delta, density in zip((4e-10, 3e-10, 2e-10, 1e-10), DENSITIES, strict=False):
+                guarantee = calibrated_guarantee(*plan_certificate(document["epsilon"], delta, skew))
+                ledger.charge("planned", guarantee, 5, fingerprint=density)
+            assert ledger.spent("planned").epsilon <= 3
+            variation = ledger.charges("planned")[0].guarantee.total_variation
+        shown = f"for models of epsilon {document['epsilon']} and total variation {variation:.6g}"
+        assert shown in run("budget", "show", "planned").stdout
+        setting = json.loads(run("budget", "show", "planned", "--json").stdout)["setting"]
+        assert setting == {"epsilon": document["epsilon"], "total_variation": variation}
+
+    @pytest.mark.parametrize(
+        ("words", "drawn", "cost"),
+        [
+            ((10, 20), "one batch of 20 rows, epsilon 10, calibrated", "epsilon 10, delta 1e-09, by pure composition"),
+            ((3, 10, "--delta", 0), "one batch of 10 rows, epsilon 3, a priori", "epsilon 3, delta 0, by pure"),
+            ((30, 100), "3 batches of 34 rows, epsilon 10 each, calibrated", "epsilon 30, delta 1e-06, by placement"),
+            ((60, 4), "4 single rows, epsilon 15 each, calibrated", "epsilon 60, delta 1e-06, by placement"),
+            ((2, 1), "a single row, epsilon 2, calibrated", "epsilon 2, delta 1e-09, by pure composition"),
+        ],
+    )
+    def test_a_plan_of_rows(self, words: tuple[Any, ...], drawn: str, cost: str, run: Run) -> None:
+        epsilon, rows, *more = words
+        words = ("budget", "plan", "--epsilon", epsilon, "--rows", rows, *more)
+        lines = run(*words).stdout.splitlines()
+        assert lines[0].startswith(f"draw   {drawn}")
+        assert lines[1].startswith(f"cost   {cost}")
+        assert lines[2].startswith("takes  a release scores ")
+        document = json.loads(run(*words, "--json").stdout)
+        assert document["remarks"] == lines[4 : lines.index("", 4)]
+        assert document["commands"] == [line for line in lines if line.startswith("pyro-mbde ")]
+        opening, fitting, releasing = document["commands"]
+        assert document["account_options"] in opening and document["fit_options"] in fitting
+        batch = document["rows_per_batch"]
+        assert (f"--rows {batch}" in fitting) == (batch > 1)
+        assert f" {document['num_rows']} --ledger" in releasing
+        assert document["num_rows"] == batch * document["num_draws"] >= rows
+        assert document["seconds"] == document["num_scored"] / 500_000
+        # What the plan costs is what its account bears.
+        run("budget", "open", "planned", *document["account_options"].split())
+        bounds, certificate = plan_calibration(
+            Normal(0.0, 1.0), document["epsilon"], document["delta"], document["skew"], batch if batch > 1 else None
+        )
+        guarantee = a_priori_guarantee(bounds) if certificate is None else calibrated_guarantee(bounds, certificate)
+        with Ledger("budget.db") as ledger:
+            spent = ledger.charge("planned", guarantee, document["num_draws"], fingerprint=ONE).spent
+            assert spent is not None and spent.epsilon <= epsilon
+            assert ledger.affordable("planned", guarantee, ONE) == 0
+
+    def test_a_plan_says_what_rows_will_look_like(self, run: Run) -> None:
+        words = ("budget", "plan", "--epsilon", 10, "--rows", 20)
+        assert "within 0.25 nats of it, and hardly differ from the base if that is more than 2" in run(*words).stdout
+        assert "at most 0.34 nats nearer to the table than the base" in run(*words).stdout
+        assert "Rows of a batch depend on one another" in run(*words).stdout
+        assert "rows are almost draws of the table's" in run(*words, "--divergence", 0.1).stdout
+        assert "rows lie between table and base" in run(*words, "--divergence", 0.7).stdout
+        assert "rows hardly differ from draws of the base" in run(*words, "--divergence", 7).stdout
+        assert json.loads(run(*words, "--divergence", 7, "--json").stdout)["divergence"] == 7
+        assert "at most 0.25 nats nearer" in run(*words, "--skew", 0.5).stdout
+        assert "A total epsilon of 10 is a weak promise" in run(*words).stderr
+
+    @pytest.mark.parametrize(
+        ("words", "code", "text"),
+        [
+            ((), 2, "Name the rows wanted: --rows, or --num-draws for draws that are paid for one by one."),
+            (("--rows", 2, "--num-draws", 2), 2, "Name the rows wanted"),
+            (("--rows", 2, "--skew", 0.3, "--filled-share", 0.3), 2, "--filled-share sets the skew"),
+            (("--num-draws", 2, "--divergence", 1), 2, "--divergence goes with --rows"),
+            (("--rows", 0), 2, "0 is not in the range x>=1"),
+            (("--rows", 2, "--divergence", -1), 1, "--divergence must be at least 0, in nats, got -1"),
+            (("--rows", 2, "--skew", 1), 1, "--skew must be in (0, 1), got 1"),
+            (("--rows", 2, "--filled-share", 0), 1, "--filled-share must be in (0, 1), got 0"),
+            (("--rows", 2, "--delta", 1), 1, "--delta must be in [0, 1), got 1"),
+            (("--num-draws", 1, "--delta", "nan"), 1, "--delta must be in [0, 1), got nan"),
+        ],
+    )
+    def test_plans_that_are_refused(self, words: tuple[object, ...], code: int, text: str, run: Run) -> None:
+        result = run("budget", "plan", "--epsilon", 2, *words, code=code)
+        assert text in result.stderr
+        assert result.stdout == ""
+
+    def test_a_plan_of_very_many_rows_ends(self, run: Run) -> None:
+        document = json.loads(run("budget", "plan", "--epsilon", 5, "--rows", 10**9, "--json").stdout)
+        assert document["num_rows"] >= 10**9 and document["rows_per_batch"] > 1
 
     def test_a_plan_of_a_low_skew(self, run: Run) -> None:
         plan = ("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--filled-share")
