@@ -88,6 +88,10 @@ class TestFit:
         assert list(rows) == ["age", "visits"] and len(rows) == 4
         shown = run("report", "rows.card.json").stdout
         assert "one batch of 4 rows ε = 2, this release ε = 2" in shown
+        Path("private").mkdir()
+        report = run("report", "model.pt", "--table", "table.csv", "-o", "private/report.html").stdout
+        assert report.startswith("private/report.html\nYour ")
+        assert "One draw is a batch of 4 rows" in Path("private/report.html").read_text()
 
     def test_a_weak_batch_is_called_weak(self, run: Run) -> None:
         document = json.loads(run(*FIT, "--epsilon", 4, "--rows", 2, "--delta", 0, "--json").stdout)
