@@ -334,7 +334,7 @@ def quick_ratio(table: Tensor) -> LogRatio:
 
 def quick_batch(table: Tensor, epsilon: float = EPSILON) -> MollifiedExpFamily:
     """A sound batch density."""
-    return quick_ratio(table).mollify(epsilon, num_rows=BATCH_ROWS)
+    return quick_ratio(table).mollify(epsilon, 1e-4, num_rows=BATCH_ROWS)
 
 
 def batch_drawn_row_by_row(table: Tensor) -> Any:
