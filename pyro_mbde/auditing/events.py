@@ -68,7 +68,14 @@ def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, f
 
 
 def epsilon_lower_bound(
-    draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, *, error: float, delta: float
+    draws: Tensor,
+    other_draws: Tensor,
+    rows: Tensor,
+    other_rows: Tensor,
+    *,
+    error: float,
+    delta: float,
+    num_rows: int = 1,
 ) -> Event:
     r"""Returns the largest epsilon that draws of two densities prove, either way.
 
@@ -83,18 +90,24 @@ def epsilon_lower_bound(
     left to pay for.
 
     Args:
-        draws: of one density, shape ``(n, d)``.
+        draws: of one density, shape ``(n, d)``, or ``(n, num_rows * d)`` for batches.
         other_draws: of the other.
         rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
         delta: of the claim.
+        num_rows: rows of a draw; the score of a batch is the sum of those of its rows.
 
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020.
     """
     (first, second), (other_first, other_second) = (torch.tensor_split(part, 2) for part in (draws, other_draws))
-    scores = _scores([part.double() for part in (first, other_first, second, other_second)], rows, other_rows)
+    width = draws.shape[1] // num_rows
+    parts = [part.double().reshape(-1, width) for part in (first, other_first, second, other_second)]
+    scores = {
+        name if num_rows == 1 else f"{name}, summed over rows": [score.reshape(-1, num_rows).sum(1) for score in found]
+        for name, found in _scores(parts, rows, other_rows).items()
+    }
     best = Event(0.0, "")
     for way in (0, 1):
         found = {name: _best_threshold(parts[way], parts[1 - way], delta) for name, parts in scores.items()}
