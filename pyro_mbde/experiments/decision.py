@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 
 from pyro_mbde.experiments.style import ORANGE, PALE, add_caption, quick_note
-from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_DRAWS, draw_epsilon
+from pyro_mbde.experiments.sweeps import GROUP_SIZES, NUM_ROWS
 from pyro_mbde.experiments.systems import BASELINES, LOOKS
 from pyro_mbde.pictures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: How ours is drawn for each number of draws.
-_LINES = dict(zip(NUM_DRAWS, ("-", "--", ":"), strict=True))
+#: How ours is drawn for each number of rows.
+_LINES = dict(zip(NUM_ROWS, ("-", "--", ":"), strict=True))
 #: Two NLL that are nearer than this, in nats, count as equal.
 _TIE = 0.01
 
@@ -39,10 +39,10 @@ def plot_decision(table: pd.DataFrame) -> Figure:
             label = "DPB" if system == "dpb" else look.label
             axis.plot(middle, label=label, **look.line())
             axis.fill_between(middle.index, groups.min(), groups.max(), color=look.color, alpha=0.15, linewidth=0)
-        for num_draws, line in _LINES.items():
-            ours = _ours(table, total, num_draws)
+        for num_rows, line in _LINES.items():
+            ours = _ours(table, total, num_rows)
             axis.axhspan(ours.min(), ours.max(), color=ORANGE, alpha=0.15, linewidth=0)
-            axis.axhline(ours.median(), color=ORANGE, linestyle=line, label=f"ours, k = {num_draws} draws")
+            axis.axhline(ours.median(), color=ORANGE, linestyle=line, label=f"ours, k = {num_rows} rows")
         axis.axhline(base, color=PALE, linewidth=1, label="public base alone")
         axis.set_xticks(list(places.values()), ["all" if size == 0 else f"{size:,}" for size in places])
         axis.set(xlabel="rows protected together, g", title=f"total budget E = {total:g} nats")
@@ -54,11 +54,11 @@ def plot_decision(table: pd.DataFrame) -> Figure:
     where = "a tenth of the medical table, held out" if problem == "medical" else "the ring, over a uniform base"
     add_caption(
         figure,
-        f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k draws at "
-        "δ = 1e-5 in all, added up by the rule that is best for them, whatever g. Baselines: noise for g rows "
+        f"{quick_note(table)}On {where}. Everything costs E in total, for groups of g rows. Ours: k rows "
+        "drawn together, as one batch, at δ = 1e-9, whatever g; NLL of a batch over k. Baselines: noise for g rows "
         "replaced, δ = 0 (DPB) or 1e-5 (the others, whose guarantees are of rows added or left out: 2g of them). DPGAN "
         "(2,000 steps) and the flow: DP-SGD at E/2g or ρ/4g², whichever takes less noise; MST: ρ/4g² of zCDP. "
-        "Baselines hand out as many draws as one likes. Lines: medians of the repeats; bands: all of them. What is not "
+        "Baselines hand out as many rows as one likes. Lines: medians of the repeats; bands: all of them. What is not "
         "shown lies above the frame.",
         75 * len(totals) + 35,
     )
@@ -66,10 +66,10 @@ def plot_decision(table: pd.DataFrame) -> Figure:
 
 
 def crossings(table: pd.DataFrame) -> pd.DataFrame:
-    """Returns from which group size on ours is the better choice, for each total budget and number of draws.
+    """Returns from which group size on ours is the better choice, for each total budget and number of rows.
 
     Returns:
-        Columns ``total``, ``draws``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that
+        Columns ``total``, ``rows``, ``nll`` of ours, ``baseline_of_one`` and ``its_nll`` of the best baseline that
         protects one row, and ``from_group``: the least size g such that at g and every larger one no baseline's median
         NLL is lower by more than 0.01 nats; ``never`` where a baseline is better even for all rows, ``unknown`` where
         ours or all jobs of some baseline failed; ``base`` where ours is no better than the public base, which is free.
@@ -82,8 +82,8 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
         best = medians.min(axis=1, skipna=False)
         alone = medians.loc[min(size for size in medians.index if size)].dropna()
         sizes = [size for size in GROUP_SIZES if size in medians.index]
-        for num_draws in NUM_DRAWS:
-            ours = float(_ours(table, total, num_draws).median())
+        for num_rows in NUM_ROWS:
+            ours = float(_ours(table, total, num_rows).median())
             first = "never"
             for size in reversed(sizes):
                 if math.isnan(best[size]) or math.isnan(ours):
@@ -98,7 +98,7 @@ def crossings(table: pd.DataFrame) -> pd.DataFrame:
             records.append(
                 {
                     "total": total,
-                    "draws": num_draws,
+                    "rows": num_rows,
                     "nll": ours,
                     "baseline_of_one": "none" if alone.empty else str(alone.idxmin()),
                     "its_nll": float(alone.min()),
@@ -112,7 +112,7 @@ def _totals(table: pd.DataFrame) -> list[float]:
     return sorted(table.loc[table["system"].isin(BASELINES), "epsilon"].unique())
 
 
-def _ours(table: pd.DataFrame, total: float, num_draws: int) -> pd.Series[float]:
-    """NLL of the repeats of ours, at what each of the draws may cost."""
-    rows = table[(table["system"] == "projection") & (table["epsilon"] == draw_epsilon(total, num_draws))]
-    return rows["nll"]
+def _ours(table: pd.DataFrame, total: float, num_rows: int) -> pd.Series[float]:
+    """NLL of the repeats of ours, a batch of so many rows for the total."""
+    ours = (table["system"] == "projection") & (table["epsilon"] == total) & (table["num_rows"] == num_rows)
+    return table.loc[ours, "nll"]

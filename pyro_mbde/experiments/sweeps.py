@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterable
 
 from pyro_mbde.experiments.runner import Job
 from pyro_mbde.experiments.systems import BASELINES
-from pyro_mbde.privacy.accounting import epsilon_per_draw
 
 Option = tuple[str, float | int | str]
 
@@ -25,7 +22,7 @@ SKEWS = (0.5, 0.3)
 #: Of the first figure: which system is shown at which epsilon.
 FIRST = {"projection": 0.25, "mbde-paper": 0.25, "dpb-paper": 100.0, "dpgan": 5000.0}
 #: Of the decision picture.
-TOTALS, GROUP_SIZES, NUM_DRAWS = (1.0, 10.0), (1, 3, 10, 100, 1000, 0), (1, 10, 100)
+TOTALS, GROUP_SIZES, NUM_ROWS = (1.0, 10.0), (1, 3, 10, 100, 1000, 0), (1, 10, 100)
 DECISION_DELTA = 1e-5
 _DECISION_REPEATS, _DECISION_STEPS = 3, 2_000
 
@@ -91,31 +88,20 @@ def random_1d(*, quick: bool = False) -> list[Job]:
     return jobs
 
 
-@functools.cache
-def draw_epsilon(total: float, num_draws: int) -> float:
-    """Returns what a draw of ours may cost where all of them cost ``total`` at the baselines' delta.
-
-    By the least of the rules that add up draws, rounded down to four digits, so that the names of jobs are short. What
-    would be 1 is 0.9999, as in the results that were recorded while certificates took a share of epsilon.
-    """
-    epsilon = epsilon_per_draw(total, num_draws, DECISION_DELTA).epsilon * (1 - 1e-9)
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return round(math.floor(epsilon / unit) * unit, 12)
-
-
 def decision(problem: str, *, quick: bool = False) -> list[Job]:
-    """A total budget spent by ours on k draws, and by baselines on protecting groups of g rows."""
+    """A total budget spent by ours on a batch of k rows, and by baselines on protecting groups of g rows."""
     jobs = []
     for total in TOTALS[:1] if quick else TOTALS:
         for repeat in range(1 if quick else _DECISION_REPEATS):
-            jobs += [_job(problem, "projection", draw_epsilon(total, k), repeat, quick=quick) for k in NUM_DRAWS]
+            for k in NUM_ROWS:
+                jobs.append(_job(problem, "projection", total, repeat, quick=quick, options=[("num_rows", k)]))
             for system in BASELINES:
                 for group_size in _some(GROUP_SIZES, _QUICK_GROUPS, quick=quick):
                     options: list[Option] = [("delta", DECISION_DELTA), ("group_size", group_size)]
                     options += [("num_steps", _DECISION_STEPS)] if system == "dpgan" else []
                     jobs.append(_job(problem, system, total, repeat, quick=quick, options=options))
     jobs.append(_job(problem, "base", 1.0, quick=quick))
-    return list(dict.fromkeys(jobs))  # what one draw may cost of 1, each of ten may of 10
+    return jobs
 
 
 #: By the names of figures.

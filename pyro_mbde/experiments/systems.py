@@ -45,12 +45,13 @@ class Setting(NamedTuple):
     """What a system is run with.
 
     Attributes:
-        epsilon: of one draw for ours, of the whole density for baselines; in nats.
+        epsilon: of one draw for ours, a row or a batch; of the whole density for baselines; in nats.
         delta: of baselines that need one.
         group_size: rows replaced that a baseline protects together; None for all of them.
         seed: of the fit.
         quick: whether to train too little, to see that everything runs.
         num_steps: of a GAN's critic.
+        num_rows: of a batch, for the projection; 1 for single rows.
     """
 
     epsilon: float
@@ -59,6 +60,7 @@ class Setting(NamedTuple):
     seed: int
     quick: bool
     num_steps: int = 10_000
+    num_rows: int = 1
 
 
 def _paper(table: Table, setting: Setting) -> Distribution:
@@ -71,12 +73,13 @@ def _paper(table: Table, setting: Setting) -> Distribution:
 
 
 def _projection(table: Table, setting: Setting) -> Distribution:
-    """One log density ratio, projected on the set of skew 0.3."""
+    """One log density ratio, projected on the set of skew 0.3: of single rows, or of batches."""
     trainer = DensityRatio(table.base, seed=setting.seed, progress=False)
     if setting.quick:
         trainer.weak_learner = dataclasses.replace(trainer.weak_learner, num_steps=60)
         trainer.ensemble_size = 2
-    return trainer.fit(table.rows).mollify(setting.epsilon)
+    num_rows = None if setting.num_rows == 1 else setting.num_rows
+    return trainer.fit(table.rows).mollify(setting.epsilon, num_rows=num_rows)
 
 
 def _unbounded(table: Table, setting: Setting) -> Distribution:

@@ -15,35 +15,35 @@ from pyro_mbde.experiments import sweeps
 from pyro_mbde.experiments.decision import crossings, plot_decision
 from pyro_mbde.experiments.runner import Job
 from pyro_mbde.experiments.systems import BASELINES
-from pyro_mbde.privacy.accounting import compose, epsilon_per_draw
-from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.privacy.release_plan import plan_release
 
 
 def decision_table(nll: Callable[[Job], float]) -> pd.DataFrame:
     return pd.DataFrame([fake_row(job) | {"nll": nll(job)} for job in sweeps.decision("ring-box")])
 
 
-@pytest.mark.parametrize("num_draws", sweeps.NUM_DRAWS)
+@pytest.mark.parametrize("num_rows", sweeps.NUM_ROWS)
 @pytest.mark.parametrize("total", sweeps.TOTALS)
-def test_draws_of_ours_cost_the_total(total: float, num_draws: int) -> None:
-    """At the baselines' delta, by the form in which the projection comes; and nothing to speak of is left over."""
-    plan = epsilon_per_draw(total, num_draws, sweeps.DECISION_DELTA)
-    assert (plan.form, plan.delta, plan.skew) == ("calibrated", 1e-9, 0.3)
-    epsilon = sweeps.draw_epsilon(total, num_draws)
-    cost = compose(Guarantee(epsilon, 1e-9, 2 * epsilon), num_draws, sweeps.DECISION_DELTA)
-    assert 0.998 * total < cost.epsilon <= total
-    assert cost.delta <= sweeps.DECISION_DELTA
+def test_a_batch_of_ours_costs_the_total(total: float, num_rows: int) -> None:
+    """As the plan has it, in the form in which the projection comes, and at less than the baselines' delta."""
+    plan = plan_release(total, num_rows)
+    assert (plan.num_batches, plan.rows_per_batch) == (1, num_rows)
+    budget = plan.budget
+    assert (budget.epsilon, budget.form, budget.skew) == (total, "calibrated", 0.3)
+    assert budget.delta == 1e-9 < sweeps.DECISION_DELTA
 
 
 class TestDecision:
     def test_crossings(self) -> None:
         def nll(job: Job) -> float:
+            options = dict(job.options)
             if job.system == "projection":
-                return 6.0 if job.epsilon > 0.9 else 8.0  # k = 1 at E = 1; k = 1 and 10 at E = 10
-            size = dict(job.options).get("group_size")
+                near = {1.0: (1,), 10.0: (1, 10)}[job.epsilon]
+                return 6.0 if options["num_rows"] in near else 8.0
+            size = options.get("group_size")
             return 10.0 if size is None else (7.0 if size else 9.0) - (2.0 if size in (1, 3) else 0.0)
 
-        table = crossings(decision_table(nll)).set_index(["total", "draws"])["from_group"]
+        table = crossings(decision_table(nll)).set_index(["total", "rows"])["from_group"]
         assert table.to_dict() == {
             (1.0, 1): "10",
             (1.0, 10): "all",
@@ -103,10 +103,10 @@ class TestDecision:
                 medians = rows.groupby("group_size")["nll"].median()
                 sizes = [size for size in sweeps.GROUP_SIZES if size in medians]
                 assert lines[label].tolist() == medians[sizes].tolist()
-            for num_draws in sweeps.NUM_DRAWS:
-                cost = sweeps.draw_epsilon(total, num_draws)
-                rows = table[(table["system"] == "projection") & (table["epsilon"] == cost)]
-                assert set(lines[f"ours, k = {num_draws} draws"]) == {rows["nll"].median()}
+            for num_rows in sweeps.NUM_ROWS:
+                rows = table[(table["system"] == "projection") & (table["epsilon"] == total)]
+                nll = rows.loc[rows["num_rows"] == num_rows, "nll"]
+                assert set(lines[f"ours, k = {num_rows} rows"]) == {nll.median()}
 
 
 @pytest.mark.parametrize("name", ["decision", "decision-medical"])
@@ -120,12 +120,8 @@ def test_the_documentations_table_is_that_of_the_results(name: str) -> None:
     for total in sweeps.TOTALS:
         baselines = table[table["system"].isin(BASELINES) & (table["epsilon"] == total)]
         medians = baselines.groupby(["group_size", "system"])["nll"].median().unstack()
-        ours = [
-            table[(table["system"] == "projection") & (table["epsilon"] == sweeps.draw_epsilon(total, k))][
-                "nll"
-            ].median()
-            for k in sweeps.NUM_DRAWS
-        ]
+        projection = table[(table["system"] == "projection") & (table["epsilon"] == total)]
+        ours = [projection.loc[projection["num_rows"] == k, "nll"].median() for k in sweeps.NUM_ROWS]
         cells = [f"{total:g}", ", ".join(f"{value:.3f}" for value in ours)]
         cells += [f"{medians.loc[g].min():.3f} {titles[medians.loc[g].idxmin()]}" for g in sweeps.GROUP_SIZES]
         assert f"| {' | '.join(cells)} |" in text

@@ -112,6 +112,16 @@ class TestMeasure:
         assert isinstance(row["nll"], float)
         assert 0 < base.value - row["nll"] <= gain_limit(1.0, 0.3)
 
+    @pytest.mark.parametrize(("problem", "total"), [("mixture-1d", 3.0), ("medical", 1.0)])
+    def test_a_batch_costs_the_total_and_gains_its_share(self, problem: str, total: float) -> None:
+        options = (("num_rows", 4), ("quick", 1))
+        row = measure(Job(problem, "projection", total, options=options))
+        assert row["guarantee_epsilon"] == pytest.approx(total)
+        base = measure(Job(problem, "base", 1.0, options=(("quick", 1),)))
+        gain = float(base["nll"] or 0) - float(row["nll"] or 0)
+        assert 0.5 < gain / (gain_limit(total, 0.3) / 4) < 1
+        assert "coverage" not in row
+
     def test_a_group_costs_a_baseline_more(self) -> None:
         rows = [
             measure(Job("mixture-1d", "dpb", 1.0, options=(("group_size", size), ("quick", 1)))) for size in (1, 100, 0)
@@ -292,7 +302,7 @@ def test_command_says_what_it_does_not_draw(tmp_path: Path) -> None:
 
 
 def test_command_names() -> None:
-    assert set(command.NAMES) >= {*SWEEPS, "mollifier", "gain", "skew", "scale"}
+    assert set(command.NAMES) >= {*SWEEPS, "mollifier", "gain", "skew", "release", "placement", "scale"}
     result = CliRunner().invoke(command.main, ["--help"])
     assert result.exit_code == 0
     for name in command.NAMES:
