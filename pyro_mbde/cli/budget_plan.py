@@ -99,7 +99,6 @@ def plan_command(
         raise click.UsageError("--filled-share sets the skew: leave out --skew, or leave out --filled-share.")
     if divergence is not None and rows is None:
         raise click.UsageError("--divergence goes with --rows.")
-    from pyro_mbde._checks import check_number
     from pyro_mbde.privacy.accounting import epsilon_per_draw
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.privacy.release_plan import ReleasePlan, plan_release
@@ -114,9 +113,6 @@ def plan_command(
         plan = plan_release(epsilon, rows, delta, divergence=divergence, **options)
     else:
         assert num_draws is not None  # one of the two is given
-        delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
-        if num_draws == 1:  # costs what it says, and takes of delta what its certificate does
-            delta = min(delta, certificate_delta)
         plan = ReleasePlan(num_draws, 1, epsilon_per_draw(epsilon, num_draws, delta, **options))
     calibrated = plan.budget.form == "calibrated"
     row = plan.budget.epsilon if rows is None else None  # of rows in batches the plan's own remarks tell

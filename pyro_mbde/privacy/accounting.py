@@ -269,7 +269,7 @@ def epsilon_per_draw(
 
     Returns:
         The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it. Its
-        epsilon is a decimal of at most six digits.
+        epsilon is a decimal of at most six digits. Where another rule allows no wider a tilt, it is pure composition.
 
     Example:
         >>> few, many = epsilon_per_draw(3.0, 3, 1e-6), epsilon_per_draw(3.0, 1_000, 1e-6)
@@ -300,7 +300,9 @@ def epsilon_per_draw(
         rest = delta - certificate_delta
         calibrated = _largest_epsilon(total_epsilon, num_draws, rest, 2.0)
         if num_draws <= MAX_DRAWS and rest > 0:
-            calibrated = max(calibrated, largest_placed_epsilon(total_epsilon, num_draws, rest, skew_at))
+            placed = largest_placed_epsilon(total_epsilon, num_draws, rest, skew_at)
+            # Pure composition serves as well where it is as wide: it takes no delta, and allows any further fits.
+            calibrated = placed if placed > (1 + _TIE) * calibrated else calibrated
         if calibrated > (1 + _TIE) * a_priori / 2:
             return _budget(total_epsilon, num_draws, delta, calibrated, certificate_delta, skew_at)
     return budget
@@ -319,7 +321,9 @@ def _budget(
     while True:
         skew = skew_at(epsilon)
         guarantee = _guarantee(epsilon, certificate_delta, skew)
-        total = compose(guarantee, num_draws, delta)
+        total = compose(guarantee, num_draws)
+        if total.epsilon > total_epsilon:
+            total = compose(guarantee, num_draws, delta)
         if total.epsilon <= total_epsilon and _account_bears(guarantee, total, num_draws, total_epsilon):
             form = "calibrated" if certificate_delta else "a priori"
             return DrawBudget(epsilon, certificate_delta, form, skew, total)

@@ -237,8 +237,8 @@ class TestBudget:
         [
             ((10, 20), "one batch of 20 rows, epsilon 10, calibrated", "epsilon 10, delta 1e-09, by pure composition"),
             ((3, 10, "--delta", 0), "one batch of 10 rows, epsilon 3, a priori", "epsilon 3, delta 0, by pure"),
-            ((30, 100), "3 batches of 34 rows, epsilon 10 each, calibrated", "epsilon 30, delta 1e-06, by placement"),
-            ((60, 4), "4 single rows, epsilon 15 each, calibrated", "epsilon 60, delta 1e-06, by placement"),
+            ((30, 100), "3 batches of 34 rows, epsilon 10 each, calibrated", "epsilon 30, delta 1e-09, by pure"),
+            ((60, 4), "4 single rows, epsilon 15 each, calibrated", "epsilon 60, delta 1e-09, by pure composition"),
             ((2, 1), "a single row, epsilon 2, calibrated", "epsilon 2, delta 1e-09, by pure composition"),
         ],
     )

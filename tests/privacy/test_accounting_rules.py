@@ -127,7 +127,8 @@ def test_inverse(total: float, num_draws: int, delta: float) -> None:
     else:
         variation = placed_total_variation(budget.epsilon, budget.skew)
         guarantee = Guarantee(budget.epsilon, budget.delta, total_variation=variation)
-    assert compose(guarantee, num_draws, delta) == budget.total
+    pure = compose(guarantee, num_draws)  # which is preferred: it takes less of delta
+    assert budget.total == (pure if pure.epsilon <= total else compose(guarantee, num_draws, delta))
 
 
 @pytest.mark.parametrize("total", [1e7, 1e18, 1e154, 1e300])
