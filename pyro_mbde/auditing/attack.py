@@ -27,7 +27,7 @@ from pyro_mbde.auditing.events import epsilon_lower_bound
 from pyro_mbde.auditing.hostile_tables import TablePair
 from pyro_mbde.auditing.progress import AuditProgress
 from pyro_mbde.auditing.report import FAULT, Evidence, Finding, PairResult, PendingTest, fault, note
-from pyro_mbde.auditing.search import log_ratio_of, rounding_of, search, starting_points
+from pyro_mbde.auditing.search import ROUNDING, log_ratio_of, rows_of_a_draw, search, starting_points
 from pyro_mbde.density.rejection import EnvelopeError
 from pyro_mbde.privacy.guarantee import Guarantee
 
@@ -176,7 +176,11 @@ class Attack:
         like = base.sample(torch.Size([1])) if base is not None else drawn[0] if drawn else None
         if like is None and isinstance(table, Tensor | np.ndarray):  # of a log_prob alone
             like = torch.as_tensor(table)[:1]
-        rows = [_rows(one.table, like) for one in fitted]
+        num_rows = rows_of_a_draw(density)
+        if num_rows is None or like is None:
+            rows = [_rows(one.table, like) for one in fitted]
+        else:
+            rows = [_batches(_rows(one.table, like[:, 0]), num_rows) for one in fitted]
         usable = [part for part in (*drawn, *rows) if part is not None]
         return starting_points(base, getattr(density, "support", None), usable)
 
@@ -185,15 +189,14 @@ class Attack:
         over_same_base = same_base(q.density, other.density)
         log_ratio = log_ratio_of(q.density, other.density, same_base=over_same_base)
         peak = search(log_ratio, self._starts(q, other), getattr(q.density, "support", None))
-        slack = rounding_of(q.density, other.density, peak.place.unsqueeze(0), same_base=over_same_base)
         where = f"on {result.name!r} at x = {describe(peak.place)}"
-        if peak.epsilon > self.epsilon + slack:
+        if peak.epsilon > self.epsilon + ROUNDING:
             text = f"|log q/q'| is {peak.epsilon:.10g}, above the claimed {self.epsilon:.10g}, {where}"
             self._evidence.append(fault("epsilon", text, peak.epsilon))
         spread = peak.highest - peak.lowest
         ranges = [one.guarantee.log_ratio_range for one in (q, other) if one.guarantee is not None]
         claims = [claim for claim in ranges if claim is not None]
-        if len(claims) == 2 and spread > max(claims) + 2 * slack:
+        if len(claims) == 2 and spread > max(claims) + 2 * ROUNDING:
             text = f"log q/q' ranges over {spread:.10g}, above the claimed {max(claims):.10g}, {where}"
             self._evidence.append(fault("range", text, spread))
         if peak.epsilon > self._largest and math.isfinite(peak.epsilon):
@@ -208,9 +211,11 @@ class Attack:
         flat = [part.reshape(self.num_draws, -1) for part in (draws, other_draws)]
         if not all(bool(torch.isfinite(part).all()) for part in flat):
             return result
-        tables = [_rows(fitted.table, draws) for fitted in (q, other)]
-        rows = [flat[0][:0] if table is None else table.reshape(len(table), flat[0].shape[1]) for table in tables]
-        event = epsilon_lower_bound(*flat, *rows, error=self.error, delta=self.delta)
+        num_rows = rows_of_a_draw(q.density)
+        tables = [_rows(fitted.table, draws if num_rows is None else draws[:, 0]) for fitted in (q, other)]
+        width = flat[0].shape[1] // (num_rows or 1)
+        rows = [flat[0][:0, :width] if table is None else table.reshape(len(table), width) for table in tables]
+        event = epsilon_lower_bound(*flat, *rows, error=self.error, delta=self.delta, num_rows=num_rows or 1)
         if event.epsilon > self.epsilon:
             text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"
             self._evidence.append(fault("black-box", text, event.epsilon))
@@ -229,6 +234,14 @@ def _rows(table: Any, like: Tensor | None) -> Tensor | None:
     distinct = torch.unique(rows, dim=0)
     chosen: Tensor = distinct[torch.randperm(len(distinct))[:_NUM_ROWS]].to(like)
     return chosen
+
+
+def _batches(rows: Tensor | None, num_rows: int) -> Tensor | None:
+    """Batches of a table's rows: copies of one row, where scores add up most, and rows at random."""
+    if rows is None or not len(rows):
+        return rows
+    copies = rows.unsqueeze(1).expand(-1, num_rows, *rows.shape[1:])
+    return torch.cat([copies, rows[torch.randint(len(rows), (len(rows), num_rows))]])
 
 
 def _condense(findings: Iterable[Finding]) -> Iterator[Finding]:

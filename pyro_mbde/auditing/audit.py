@@ -15,6 +15,7 @@ from pyro_mbde.auditing.hostile_tables import TablePair, hostile_pairs, rows_at_
 from pyro_mbde.auditing.progress import AuditProgress
 from pyro_mbde.auditing.report import AuditReport
 from pyro_mbde.density.base import prepare_base
+from pyro_mbde.density.row_batch import RowBatch
 
 
 def audit(
@@ -78,7 +79,8 @@ def audit(
             ``sample`` calls it. Choices made in ``fit`` are attacked, choices made before are not: let it be all that
             is claimed private.
         epsilon: claimed of one draw, in nats; in (0, inf).
-        base: public base to make hostile tables from; ``None`` to attack with ``tables`` only.
+        base: public base of rows to make hostile tables from; ``None`` to attack with ``tables`` only. ``fit`` may
+            return densities of batches of such rows: epsilon is then claimed of a batch.
         tables: further pairs of tables by name, attacked first.
         num_pairs: hostile pairs made from the base, the sharpest first, at most 11; the last of them (of two or more)
             puts all rows where the attacks before peaked.
@@ -117,7 +119,7 @@ def audit(
     confidence = check_number("confidence", confidence, "be in (0, 1)", lambda value: 0 < value < 1)
     check_seed(seed)
     given = _check_tables(tables)
-    prepared = None if base is None else prepare_base(base)
+    prepared = None if base is None else prepare_base(base.row if isinstance(base, RowBatch) else base)
     with seeded(seed), single_thread():
         is_adaptive = prepared is not None and num_pairs >= 2
         made = [] if prepared is None else hostile_pairs(prepared, epsilon, num_pairs - is_adaptive)

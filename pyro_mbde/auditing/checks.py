@@ -24,6 +24,8 @@ from pyro_mbde.privacy.guarantee import Guarantee
 PUBLIC_FACTS = ("bounds", "guarantee", "certificate", "event_shape", "dtype")
 #: Independent replicates of quasi-random draws of the base, and draws in each.
 _NUM_REPLICATES, _REPLICATE_SIZE = 33, 2**11
+#: Numbers of a point that texts show.
+_NUM_SHOWN = 12
 
 
 def base_of(density: Any) -> Any:
@@ -192,5 +194,6 @@ def _tail(excess: float, error: float, known: bool, freedom: int) -> float:
 
 
 def describe(value: Tensor) -> str:
-    """Returns a point as text."""
-    return "(" + ", ".join(f"{entry:.4g}" for entry in value.flatten().tolist()) + ")"
+    """Returns a point as text; of a batch of many numbers the first ones."""
+    entries = [f"{entry:.4g}" for entry in value.flatten().tolist()]
+    return f"({', '.join(entries[:_NUM_SHOWN])}{', ...' if len(entries) > _NUM_SHOWN else ''})"

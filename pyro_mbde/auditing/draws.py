@@ -13,11 +13,12 @@ from torch.distributions import Distribution
 
 from pyro_mbde.auditing.checks import log_ratio_over
 from pyro_mbde.auditing.report import Evidence, PendingTest, fault, note
-from pyro_mbde.auditing.search import in_chunks, inside
+from pyro_mbde.auditing.search import in_chunks, inside, rows_of_a_draw
 from pyro_mbde.density.finite import enumerate_points
 
-#: Base draws that are thinned to the density, for each draw and at most, and the fewest left that are worth a test.
-_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _MIN_DRAWS = 8, 2**17, 300
+#: Base draws that are thinned to the density: for each draw, and at most in rows, but so many batches in any case; and
+#: the fewest left that are worth a test.
+_PROPOSALS_PER_DRAW, _MAX_PROPOSALS, _MIN_PROPOSALS, _MIN_DRAWS = 8, 2**17, 2**14, 300
 #: Columns that are tested.
 _NUM_COLUMNS = 8
 #: Share of draws that may repeat earlier ones, beyond what floats of the base repeat.
@@ -97,7 +98,8 @@ def _goodness_of_fit(name: str, density: Any, base: Distribution, draws: Tensor)
     if points is not None:
         yield _fit_to_probabilities(name, points, log_ratio(points) + base.log_prob(points).double(), draws)
         return
-    proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), _MAX_PROPOSALS)]))
+    most = max(_MAX_PROPOSALS // (rows_of_a_draw(density) or 1), _MIN_PROPOSALS)
+    proposals = base.sample(torch.Size([min(_PROPOSALS_PER_DRAW * len(draws), most)]))
     log_weights = in_chunks(log_ratio, proposals)
     log_of_draws = in_chunks(log_ratio, draws)
     if not bool(torch.isfinite(log_of_draws).all()) or bool(log_weights.isnan().any()):

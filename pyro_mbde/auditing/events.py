@@ -10,6 +10,7 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
+from pyro_mbde._checks import check_count, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.auditing.search import in_chunks
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws
@@ -44,6 +45,11 @@ class Event(NamedTuple):
 def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
     """Returns a lower and an upper bound on a probability, each wrong with probability at most ``error``.
 
+    Args:
+        count: events seen, from 0 to ``num_trials``.
+        num_trials: at least 1.
+        error: of each bound, in (0, 1).
+
     References:
         Clopper, Pearson. The use of confidence or fiducial limits illustrated in the case of the binomial. 1934.
 
@@ -52,13 +58,24 @@ def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, f
         >>> low, round(high, 5)  # 1 - 0.05^(1/100)
         (0.0, 0.02951)
     """
+    num_trials = check_count("num_trials", num_trials)
+    count = check_count("count", count, minimum=0)
+    check_number("count", count, f"be at most {num_trials}", lambda value: value <= num_trials)
+    check_number("error", error, "be in (0, 1)", lambda value: 0 < value < 1)
     lower = 0.0 if count == 0 else float(stats.beta.ppf(error, count, num_trials - count + 1))
     upper = 1.0 if count == num_trials else float(stats.beta.isf(error, count + 1, num_trials - count))
     return lower * (1 - _ROUNDING), min(upper * (1 + _ROUNDING), 1.0)
 
 
 def epsilon_lower_bound(
-    draws: Tensor, other_draws: Tensor, rows: Tensor, other_rows: Tensor, *, error: float, delta: float
+    draws: Tensor,
+    other_draws: Tensor,
+    rows: Tensor,
+    other_rows: Tensor,
+    *,
+    error: float,
+    delta: float,
+    num_rows: int = 1,
 ) -> Event:
     r"""Returns the largest epsilon that draws of two densities prove, either way.
 
@@ -73,18 +90,24 @@ def epsilon_lower_bound(
     left to pay for.
 
     Args:
-        draws: of one density, shape ``(n, d)``.
+        draws: of one density, shape ``(n, d)``, or ``(n, num_rows * d)`` for batches.
         other_draws: of the other.
         rows: of the first density's table, to measure distances to, shape ``(m, d)``.
         other_rows: of the other's.
         error: probability that the result is above epsilon though the claim holds.
         delta: of the claim.
+        num_rows: rows of a draw; the score of a batch is the sum of those of its rows.
 
     References:
         Jagielski, Ullman, Oprea. Auditing Differentially Private Machine Learning. 2020.
     """
     (first, second), (other_first, other_second) = (torch.tensor_split(part, 2) for part in (draws, other_draws))
-    scores = _scores([part.double() for part in (first, other_first, second, other_second)], rows, other_rows)
+    width = draws.shape[1] // num_rows
+    parts = [part.double().reshape(-1, width) for part in (first, other_first, second, other_second)]
+    scores = {
+        name if num_rows == 1 else f"{name}, summed over rows": [score.reshape(-1, num_rows).sum(1) for score in found]
+        for name, found in _scores(parts, rows, other_rows).items()
+    }
     best = Event(0.0, "")
     for way in (0, 1):
         found = {name: _best_threshold(parts[way], parts[1 - way], delta) for name, parts in scores.items()}

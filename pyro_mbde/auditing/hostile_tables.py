@@ -53,13 +53,20 @@ def hostile_pairs(base: Distribution, epsilon: float, num_pairs: int) -> list[Ta
 
 
 def rows_at_the_peak(base: Distribution, place: Tensor) -> TablePair:
-    """Returns an attack that follows another: all rows where that peaked, against base draws away from there."""
+    """Returns an attack that follows another: all rows where that peaked, against base draws away from there.
+
+    Args:
+        base: the public base of rows.
+        place: a row, or a batch of them.
+    """
+    peaks = place.reshape(-1, *base.event_shape)
     pool = _Pool.of(base)
     features = pool.draws.reshape(_NUM_POOL, -1).double()
     scale = location_scale_of_draws(features).scale
-    distance = ((features - place.reshape(1, -1).double()) / scale).norm(dim=1)
+    centre = peaks.reshape(len(peaks), -1).double().mean(0)
+    distance = ((features - centre) / scale).norm(dim=1)
     away = pool.draws[distance.argsort(descending=True)]
-    return TablePair("rows at the last peak", _repeat(place.unsqueeze(0)), away[: 3 * _NUM_POOL // 4])
+    return TablePair("rows at the last peak", _repeat(peaks), away[: 3 * _NUM_POOL // 4])
 
 
 class _Pool(NamedTuple):

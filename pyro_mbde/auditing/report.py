@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 #: A fault contradicts the claim, or what the claim rests on; a note says what could not be checked, or is worth a look.
 FAULT, NOTE = "fault", "note"
+#: Numbers of a place that the table shows: a batch has one for each column of each row.
+_NUM_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,9 @@ class AuditReport:
         """A short table."""
         verdict = "passed" if self.passed else "failed" if self.faults else "nothing attacked"
         share = f" ({100 * self.proven / self.claimed:.0f}%)" if math.isfinite(self.proven) else ""
-        place = f" at x = ({', '.join(f'{value:.4g}' for value in self.place)})" if self.place else ""
+        shown = ", ".join(f"{value:.4g}" for value in self.place[:_NUM_SHOWN])
+        more = ", ..." if len(self.place) > _NUM_SHOWN else ""
+        place = f" at x = ({shown}{more})" if self.place else ""
         where = f" on {self.where}{place}" if self.pairs else ""
         lines = [f"claimed epsilon {self.claimed:.4g}, proven {self.proven:.4g}{share}{where}; {verdict}"]
         width = max([12, *(len(pair.name) for pair in self.pairs)])

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from pyro_mbde.density.base import location_scale_of_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.row_batch import RowBatch
 
 #: Draws of the base to start from, and how many of them are climbed from, either way.
 _NUM_STARTS, _NUM_CLIMBED = 4096, 32
@@ -23,6 +24,8 @@ _NUM_REFINEMENTS, _FINER, _NUM_TRIES = 8, 0.3, 32
 _FAR, _NUM_DIRECTIONS = (4.0, 10.0, 1e2, 1e4, 1e8), 32
 #: Points evaluated at a time.
 _CHUNK = 2**11
+#: What rounding of float64 sums may add to a log-ratio, in nats.
+ROUNDING = 1e-9
 
 
 class Peak(NamedTuple):
@@ -55,6 +58,12 @@ def log_ratio_to_base(q: MollifiedExpFamily, values: Tensor) -> Tensor:
     return tilts - q.log_normalizer.value
 
 
+def rows_of_a_draw(density: Any) -> int | None:
+    """The rows of a batch, where draws of a density are batches; None where they are rows."""
+    base = getattr(density, "base", None)
+    return base.num_rows if isinstance(base, RowBatch) else None
+
+
 def in_chunks(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """Returns a function of many points, without gradients, a part of them at a time."""
     with torch.no_grad():
@@ -73,7 +82,9 @@ def inside(support: Any, values: Tensor) -> Tensor:
 def log_ratio_of(q: Any, other: Any, *, same_base: bool) -> Callable[[Tensor], Tensor]:
     """Returns log q/q', float64: infinite where a density is NaN, 0 where both vanish.
 
-    Densities of this library over the same base differ by their tilts and normalisers, which are float64.
+    Densities of this library over the same base differ by their tilts and normalisers, which are float64. Of others,
+    what rounding of the log-densities may have added is taken off: far out, where they are huge, it would hide what
+    is there nearer by.
     """
     use_tilts = same_base and is_tilted(q, other)
 
@@ -81,21 +92,17 @@ def log_ratio_of(q: Any, other: Any, *, same_base: bool) -> Callable[[Tensor], T
         if use_tilts:
             difference = log_ratio_to_base(q, values) - log_ratio_to_base(other, values)
         else:
-            first, second = q.log_prob(values).double(), other.log_prob(values).double()
+            parts = q.log_prob(values), other.log_prob(values)
+            eps = 8 * max(torch.finfo(part.dtype).eps for part in parts)
+            first, second = (part.double() for part in parts)
             both_vanish = (first == -math.inf) & (second == -math.inf)
             difference = torch.where(both_vanish, 0.0, first - second)
+            size = torch.maximum(first.detach().abs(), second.detach().abs())
+            rounding = torch.nan_to_num(eps * (1 + size), nan=0.0, posinf=0.0)
+            difference = difference.sign() * (difference.abs() - rounding).clamp(min=0)
         return torch.nan_to_num(difference, nan=math.inf, posinf=math.inf, neginf=-math.inf)
 
     return log_ratio
-
-
-def rounding_of(q: Any, other: Any, values: Tensor, *, same_base: bool) -> float:
-    """What rounding may add to their log-ratio: that of the sums, and of log-densities in a narrower type."""
-    if same_base and is_tilted(q, other):
-        return 1e-9
-    first, second = q.log_prob(values), other.log_prob(values)
-    size = max(float(torch.nan_to_num(part.double().abs(), posinf=0.0).max()) for part in (first, second))
-    return 1e-9 + 8 * max(torch.finfo(part.dtype).eps for part in (first, second)) * (1 + size)
 
 
 def starting_points(base: Distribution | None, support: Any, rows: list[Tensor]) -> Tensor:

@@ -20,6 +20,8 @@ from pyro_mbde.density.tilt import Tilt
 
 #: Cells of the unit cube over which the certificate's control variate is constant, at most.
 _MAX_CELLS = 2**14
+#: Draws scored between two movements of the progress bar: whole chunks, so that it changes no bit.
+_BAR_STEP = 16 * CHUNK_ROWS
 
 
 class ScoredDraws:
@@ -73,8 +75,11 @@ class ScoredDraws:
         return score_rows(lambda rows: self._tilt.score(as_features(rows, self._base, self._dtype)), values)
 
     def _scored(self, draws: Tensor, points: Tensor | None, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
-        scores = self.scores(draws)
-        bar.update(len(draws))
+        parts = []
+        for part in torch.split(draws, _BAR_STEP):
+            parts.append(self.scores(part))
+            bar.update(len(part))
+        scores = torch.cat(parts)
         if points is None:
             return scores, torch.zeros(len(draws), dtype=torch.int32)
         indices = (points[:, : self._num_cut_dims] * self._parts_per_dim).long().clamp(max=self._parts_per_dim - 1)

@@ -59,12 +59,13 @@ class SampledScores(NamedTuple):
 
     scores: Tensor
     cells: Tensor
-    log_weights: Tensor = torch.zeros(1, dtype=torch.float64)
+    log_weights: Tensor
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[tuple[Tensor, Tensor]]) -> SampledScores:
         """Returns draws of equal weight, given as blocks of scores and cells, cut into replicates."""
-        return cls(*(torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True)))
+        scores, cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True))
+        return cls(scores, cells, torch.zeros(1, dtype=torch.float64))
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """Returns scores and the logarithms of their weights, both flat."""
@@ -81,7 +82,8 @@ class SampledScores(NamedTuple):
 
     def joined(self, more: SampledScores) -> SampledScores:
         """Returns both sets of draws, replicate by replicate, with equal weights."""
-        return SampledScores(torch.cat([self.scores, more.scores], 1), torch.cat([self.cells, more.cells], 1))
+        scores, cells = torch.cat([self.scores, more.scores], 1), torch.cat([self.cells, more.cells], 1)
+        return SampledScores(scores, cells, torch.zeros(1, dtype=torch.float64))
 
     def pooled(self, fresh: SampledScores, shift: float, bounds: Bounds) -> SampledScores:
         """Returns these quasi-random draws and fresh ones, each set weighted by how well it knows phi at a shift.

@@ -53,10 +53,10 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a ter
 
 \b
 Rules:
-  pure  epsilons add up; any number of models; for few rows (the default)
-  zcdp  far less for many rows; any number of models; needs a delta
-  placement  the least for several batches or rows; any number of models of one epsilon and skew; needs a delta
-  iid   the least for many rows of one model with --delta 0; needs a delta
+  pure       epsilons add up; any number of models; for one batch or few rows (the default)
+  placement  the least for several batches or rows; any number of models, of one epsilon and skew; needs a delta
+  zcdp       far less for many rows; any number of models; needs a delta
+  iid        the least for many rows of one model that was fitted with --delta 0; needs a delta
 """,
 )
 @click.argument("name")

@@ -21,7 +21,7 @@ MAX_TOTAL = 700.0
 LOW_SKEW = 0.1
 LOW_SKEW_ADVICE = (
     "A skew of {:.2g} is right only where the table fills so small a share of the base: it leaves most rows draws of "
-    "the base, with a few good ones among them. If in doubt leave out --filled-share, for a skew of 0.3."
+    "the base, with a few good ones among them. If in doubt leave out {}, for a skew of 0.3."
 )
 #: Of an account, and of a plan for one, where none is given.
 DELTA = 1e-6
@@ -122,7 +122,8 @@ def plan_command(
     row = plan.budget.epsilon if rows is None else None  # of rows in batches the plan's own remarks tell
     advice = advise(epsilon, row=row, skew=plan.budget.skew, calibrated=calibrated)
     if calibrated and plan.budget.skew < LOW_SKEW:
-        advice.append(LOW_SKEW_ADVICE.format(plan.budget.skew))
+        given = "--skew" if filled_share is None else "--filled-share"
+        advice.append(LOW_SKEW_ADVICE.format(plan.budget.skew, given))
     document = _document(plan, epsilon, filled_share)
     document["remarks"] = plan.remarks() if rows is not None else []
     document["advice"] = console.notes(advice)

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from pyro_mbde.cli.console import Console
-from pyro_mbde.cli.shared import shared_options
+from pyro_mbde.cli.shared import SHARED_OPTIONS
 
 
 class LazyCommand(click.Command):
@@ -45,8 +45,8 @@ class PrintingCommand(click.Command):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        shared: Any = shared_options(lambda console: console)
-        self.params += reversed(shared.__click_params__)
+        for option in SHARED_OPTIONS:
+            option(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses arguments, and notes them for the answer: all of them, where this is a command of a group."""

@@ -25,12 +25,17 @@ EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
-def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --config, --json and --quiet to a command, which gets a :class:`Console` as its first argument."""
+#: --config, --json and --quiet, as decorators: of a command in this order, of a function from the last to the first.
+SHARED_OPTIONS = (
+    config_option,
+    click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document."),
+    click.option("--quiet", is_flag=True, help="Print only the answer, warnings and errors."),
+)
 
-    @config_option
-    @click.option("--json", "as_json", is_flag=True, help="Answer with one JSON document.")
-    @click.option("--quiet", is_flag=True, help="Print only the answer, warnings and errors.")
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds :data:`SHARED_OPTIONS` to a command, which gets a :class:`Console` as its first argument."""
+
     @functools.wraps(function)
     def run(*args: Any, as_json: bool, quiet: bool, **options: Any) -> Any:
         try:
@@ -39,6 +44,8 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             note_command(error, click.get_current_context())
             raise
 
+    for option in reversed(SHARED_OPTIONS):
+        run = option(run)
     return run
 
 

@@ -195,7 +195,8 @@ class MollifiedExpFamily(TiltedBase):
             values = self.accepted_tilt(draws)
             if len(self.event_shape) > len(self._row_shape):
                 # Nearly all batches of the base lie at the lower bound, whatever the networks are: scores tell more.
-                values, claim = score_rows(self._tilt.score, rows), f"{claim} {self.offset!r} {self.shrinkage!r}"
+                values = torch.cat([values, score_rows(self._tilt.score, rows)])
+                claim += f" {self.offset!r} {self.shrinkage!r}"
             return Arithmetic.here(self.dtype, self.device, results, values, claim)
 
     @property

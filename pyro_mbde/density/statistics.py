@@ -259,7 +259,11 @@ class BoundedClassifiers(nn.Module):
 
     @classmethod
     def stack(cls, classifiers: Sequence[BoundedClassifiers]) -> BoundedClassifiers:
-        """Returns classifiers of one architecture and spread as a single module, in their order."""
+        """Returns classifiers of one architecture as a single module, in their order.
+
+        Args:
+            classifiers: at least one, all with the same spread.
+        """
         if not classifiers:
             raise ValueError(argument_error("classifiers", "hold at least one", classifiers))
         first = classifiers[0]

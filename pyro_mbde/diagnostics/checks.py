@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pyro_mbde._checks import check_seed
+from pyro_mbde._checks import check_seed, counted
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.exact import Reference, check_exact, compare_with_exact, exact_draws
 from pyro_mbde.diagnostics.parameters import Array, column_names, scalar_parameters
-from pyro_mbde.diagnostics.report import MAX_NAMED, Check, MixingReport, ParameterSummary, count, first_few, named
+from pyro_mbde.diagnostics.report import MAX_NAMED, Check, MixingReport, ParameterSummary, first_few, named
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import import_arviz
 from pyro_mbde.tables.schema import Schema
@@ -141,13 +141,13 @@ def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
     """Whether there are draws to judge: enough, finite, of chains that move, no two of them the same."""
     reasons = []
     if chains.num_samples < _MIN_DRAWS:
-        reasons.append(f"{count(chains.num_samples, 'draw')} a chain are too few: R-hat and ESS need {_MIN_DRAWS}")
+        reasons.append(f"{counted(chains.num_samples, 'draw')} a chain are too few: R-hat and ESS need {_MIN_DRAWS}")
     if chains.num_chains == 1:
         reasons.append("one chain cannot be compared with others: run at least 2, better 4")
     broken = {name: ~np.isfinite(values) for name, values in parameters.items() if not np.isfinite(values).all()}
     reasons += first_few(
         broken,
-        lambda name: f"{name}: {count(int(broken[name].sum()), 'draw')} NaN or infinite, in {_chains(broken[name])}",
+        lambda name: f"{name}: {counted(int(broken[name].sum()), 'draw')} NaN or infinite, in {_chains(broken[name])}",
         "parameters with NaN or infinite draws",
     )
     reasons += _frozen(parameters) if chains.num_samples > 1 and parameters else []
@@ -236,7 +236,7 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
         yield Check("acceptance rate", detail, (reason,) if stuck.any() else ())
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
-        steps = f"{count(int(counts.sum()), 'step')} diverged"
+        steps = f"{counted(int(counts.sum()), 'step')} diverged"
         remedy = "the density bends too sharply there for the step size: raise target_accept_prob, or reparametrise"
         reason = f"{steps}, in {_chains(counts)}: {remedy}"
         yield Check("divergences", steps, (reason,) if counts.any() else ())

@@ -14,9 +14,9 @@ from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships n
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import argument_error
+from pyro_mbde._checks import argument_error, counted
 from pyro_mbde.diagnostics.parameters import Array, coordinates
-from pyro_mbde.diagnostics.report import Check, Deviation, count, first_few
+from pyro_mbde.diagnostics.report import Check, Deviation, first_few
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.pictures import import_arviz
 
@@ -216,7 +216,7 @@ def check_exact(chains: Chains, exact: ExactDraws | str, deviations: tuple[Devia
         ((site, _),) = exact.draws.items()
         outside = int((~_inside(exact.density, chains.draws[site].flatten(0, 1))).sum())
         if outside:
-            reasons.append(f"{site}: {count(outside, 'draw')} outside the target's support")
+            reasons.append(f"{site}: {counted(outside, 'draw')} outside the target's support")
     if not deviations and not reasons:
         detail = f"no statistic with {_MIN_ESS_TO_TEST} effective draws to compare by"
         return Check("exact draws", detail, skipped=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.distributions import Distribution
 
+from pyro_mbde._checks import counted
 from pyro_mbde._torch_state import seeded, single_thread
 from pyro_mbde.diagnostics.checks import MIN_BFMI, mixing_report
 from pyro_mbde.diagnostics.exact import Reference, exact_coordinates, log_prob_or_outside
@@ -249,7 +250,7 @@ def _draw_autocorrelation(axis: Axes, values: Array, selected: list[int]) -> Non
         axis.plot(curve, linewidth=1.2, marker=marker, markersize=3, label=f"chain {index}", **look)
     lost = len(selected) - len(curves)
     if lost:
-        _say(axis, f"none for {lost} frozen or broken chain{'s' if lost > 1 else ''}")
+        _say(axis, f"none for {counted(lost, 'frozen or broken chain')}")
     axis.set(xlim=(0, max(num_lags, 1)), ylim=(-0.35, 1.05), xlabel="lag, draws", ylabel="autocorrelation")
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pyro_mbde._checks import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -151,8 +153,8 @@ class MixingReport:
     def title(self) -> str:
         """The verdict in a line."""
         return (
-            f"{'Passed' if self.passed else 'FAILED'}: {count(self.num_chains, 'chain')} of "
-            f"{count(self.num_samples, 'draw')}, {self.kernel}"
+            f"{'Passed' if self.passed else 'FAILED'}: {counted(self.num_chains, 'chain')} of "
+            f"{counted(self.num_samples, 'draw')}, {self.kernel}"
         )
 
     def renamed(self, names: Mapping[str, str]) -> MixingReport:
@@ -230,11 +232,6 @@ def shorten(name: str, width: int) -> str:
 
 def _wrap(text: str, indent: int) -> list[str]:
     return textwrap.wrap(text, _WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False) or [text]
-
-
-def count(number: int, noun: str) -> str:
-    """As ``1 chain`` and ``1,024 chains``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def named(noun: str, items: Iterable[Any]) -> str:

@@ -61,32 +61,33 @@ def mollify(repeats: int, skew: float) -> None:
     problem = ring_tight()
     rows = problem.target.sample((10_000,))
 
-    def fit_ratio(seed: int) -> LogRatio:
-        return DensityRatio(problem.base, seed=seed, progress=False).fit(rows)
+    ratios: dict[int, LogRatio] = {}
 
-    def fit_and_mollify(seed: int) -> None:
-        ratio = fit_ratio(seed)
+    def fit_ratio(seed: int) -> None:
+        ratios[seed] = DensityRatio(problem.base, seed=seed, progress=False).fit(rows)
+
+    def mollify_ratio(seed: int) -> None:
         for epsilon in EPSILONS:
-            ratio.mollify(epsilon, skew=skew)
+            ratios[seed].mollify(epsilon, skew=skew)
 
     def paper(seed: int) -> None:
         MBDE.paper(problem.base, 1.0, seed=seed, progress=False).fit(rows)
 
     fit_ratio(0)  # the first call pays for lazy imports
-    _compare({"fit and mollify": fit_and_mollify, "paper": paper}, repeats)
+    _compare({"fit": fit_ratio, "mollify": mollify_ratio, "paper": paper}, repeats)
 
 
-def _compare(ways: dict[str, Callable[[int], None]], repeats: int) -> None:
-    """Prints the median time of two ways, which take a seed, and of the second over the first."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+def _compare(parts: dict[str, Callable[[int], None]], repeats: int) -> None:
+    """Prints the median time of each part, called with a seed, and of the last over the sum of those before it."""
+    seconds: dict[str, list[float]] = {part: [] for part in parts}
     with single_thread():
         for seed in tqdm(range(repeats), desc="pairs of fits"):
-            for way, run in ways.items():
+            for part, run in parts.items():
                 start = time.perf_counter()
                 run(seed)
-                seconds[way].append(time.perf_counter() - start)
-    medians = ", ".join(f"{way} {statistics.median(values):.2f} s" for way, values in seconds.items())
-    ratio = statistics.median(second / first for first, second in zip(*seconds.values(), strict=True))
+                seconds[part].append(time.perf_counter() - start)
+    medians = ", ".join(f"{part} {statistics.median(values):.2f} s" for part, values in seconds.items())
+    ratio = statistics.median(last / sum(before) for *before, last in zip(*seconds.values(), strict=True))
     click.echo(f"{medians}, ratio {ratio:.1f} (medians of {repeats})")
 
 

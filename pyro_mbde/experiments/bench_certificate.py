@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
+import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
-from pyro_mbde._torch_state import single_thread
-from pyro_mbde.auditing.hostile_tables import hostile_pairs
-from pyro_mbde.auditing.search import log_ratio_of, search, starting_points
+from pyro_mbde._torch_state import seeded, single_thread
+from pyro_mbde.auditing.hostile_tables import TablePair, hostile_pairs, rows_at_the_peak
+from pyro_mbde.auditing.search import Peak, log_ratio_of, search, starting_points
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify
 from pyro_mbde.calibration.plan import plan_certificate
 from pyro_mbde.calibration.projection import project
@@ -23,16 +27,16 @@ from pyro_mbde.experiments.problems import EPSILONS, ring
 from pyro_mbde.metrics import quadrature_grid
 from pyro_mbde.training.density_ratio import DensityRatio
 
-#: Two values, which scatter most; as of two normals; many modes.
+#: step: two values, the largest variance; slope: the ratio of two normals; waves: many modes.
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {
     "step": lambda x: 1e3 * (x - 0.3),
     "slope": lambda x: 3 * x,
     "waves": lambda x: 4 * (7 * x).sin() + x,
 }
-#: Pairs of tables to attack fits with.
-_ATTACK_PAIRS = 6
 #: Draws in a certificate of the attack, and the tolerance that they are about right for, in widths of the tilt.
 _ATTACK_DRAWS, _ATTACK_TOLERANCE = 8192, 0.02
+#: Rows of the largest table that fits are attacked with.
+_NUM_EQUAL_ROWS = 1_000_000
 
 
 class KnownTilt(NamedTuple):
@@ -94,10 +98,47 @@ def certificate(trials: int, delta: float) -> None:
         click.echo(f"{epsilon:>8g}" + "".join(f"{share:>10.2f}" for share in shares))
 
 
-def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily) -> float:
-    """The largest absolute log-ratio that the audit's search finds between two densities over one base."""
+def hostile_tables(base: Distribution, epsilon: float) -> list[TablePair]:
+    """Returns all of the audit's pairs, a pair of large tables, and one outside the support where it is bounded.
+
+    Only pairs that epsilon decides differ between calls.
+    """
+    with seeded(0):
+        pairs = hostile_pairs(base, epsilon, num_pairs=sys.maxsize)
+        half = math.sqrt(3) / 2 * base.stddev  # from 0.25 to 0.75 on the unit interval
+        equal = [place.expand(_NUM_EQUAL_ROWS, 2) for place in (base.mean - half, base.mean + half)]
+        pairs.append(TablePair("million equal rows", *equal))
+        outside = [torch.rand(1000, 2) + shift for shift in (-3, 3)]
+        support: Any = base.support
+        if not any(bool(support.check(rows).any()) for rows in outside):
+            pairs.append(TablePair("outside the box", *outside))
+    return pairs
+
+
+def find_peaks(base: Distribution, pairs: Sequence[TablePair], skew: float) -> list[Peak]:
+    """Returns where densities fitted to a pair of tables differ most, for each epsilon and its pair."""
+    peaks: list[Peak] = []
+    fitted: TablePair | None = None
+    for epsilon, pair in zip(EPSILONS, pairs, strict=True):
+        if fitted is None or not (torch.equal(pair.table, fitted.table) and torch.equal(pair.other, fitted.other)):
+            fitted = pair
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # that tables are odd is the point
+                ratios = [DensityRatio(base, seed=seed, progress=False).fit(rows) for seed, rows in enumerate(pair[1:])]
+        q, other = (ratio.mollify(epsilon, skew=skew) for ratio in ratios)
+        peaks.append(find_peak(q, other))
+    return peaks
+
+
+def find_peak(q: MollifiedExpFamily, other: MollifiedExpFamily) -> Peak:
+    """Returns where the audit's search finds two densities over one base to differ most."""
     log_ratio = log_ratio_of(q, other, same_base=True)
-    return search(log_ratio, starting_points(q.base, q.support, []), q.support).epsilon
+    return search(log_ratio, starting_points(q.base, q.support, []), q.support)
+
+
+def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily) -> float:
+    """Returns the largest absolute log-ratio that the audit's search finds between two densities over one base."""
+    return find_peak(q, other).epsilon
 
 
 @click.command(cls=PrintingCommand)
@@ -105,16 +146,23 @@ def largest_log_ratio(q: MollifiedExpFamily, other: MollifiedExpFamily) -> float
 def attack(skew: float) -> None:
     """The largest log-ratio between fits to the audit's hostile tables, found by search over x, in per cent of epsilon.
 
-    Over the standard normal in the plane.
+    Over the standard normal in the plane and over the unit square.
     """
-    base = ring().base
-    click.echo(f"{'tables':<20}" + "".join(f"{epsilon:>9g}" for epsilon in EPSILONS))
+    uniform: Any = dist.Uniform  # Pyro leaves it unannotated
+    box = uniform(torch.zeros(2), torch.ones(2)).to_event(1)
     with single_thread(), torch.random.fork_rng():
         torch.manual_seed(0)
-        for name, *tables in hostile_pairs(base, 1.0, num_pairs=_ATTACK_PAIRS):
-            ratios = [DensityRatio(base, seed=seed, progress=False).fit(table) for seed, table in enumerate(tables)]
-            shares = []
-            for epsilon in EPSILONS:
-                q, other = (ratio.mollify(epsilon, skew=skew) for ratio in ratios)
-                shares.append(100 * largest_log_ratio(q, other) / epsilon)
-            click.echo(f"{name:<20}" + "".join(f"{share:>9.2f}" for share in shares))
+        for title, base in {"normal": ring().base, "box": box}.items():
+            click.echo(f"{title:<20}" + "".join(f"{epsilon:>9g}" for epsilon in EPSILONS))
+            found = []
+            for pairs in zip(*(hostile_tables(base, epsilon) for epsilon in EPSILONS), strict=True):
+                found.append(find_peaks(base, pairs, skew))
+                _print_shares(pairs[0].name, found[-1])
+            highest = [max(peaks, key=lambda peak: peak.epsilon) for peaks in zip(*found, strict=True)]
+            last = [rows_at_the_peak(base, peak.place) for peak in highest]
+            _print_shares(last[0].name, find_peaks(base, last, skew))
+
+
+def _print_shares(name: str, peaks: Sequence[Peak]) -> None:
+    shares = [100 * peak.epsilon / epsilon for epsilon, peak in zip(EPSILONS, peaks, strict=True)]
+    click.echo(f"{name:<20}" + "".join(f"{share:>9.2f}" for share in shares))

@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from pyro_mbde._checks import check_count
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: How often a worker is started before the executor is broken: the first may have been killed where memory was short.
+_NUM_STARTS = 2
+
 
 class WorkerDiedError(BrokenExecutor):
     """The worker process that ran a task ended before the task did."""
@@ -31,7 +35,7 @@ class WorkerProcesses(Executor):
     """Runs tasks in worker processes; a process that dies fails only the task that it ran.
 
     A ``ProcessPoolExecutor`` breaks as a whole when one of its processes is killed, runs out of memory or crashes, and
-    does not say which task did it. Here that task raises :class:`WorkerDiedError`, and another process takes the place.
+    does not say which task did it. Here that task raises :class:`WorkerDiedError`, and another process takes its place.
 
     Workers are spawned when they are first needed, since the threads of PyTorch and JAX do not survive a fork: tasks
     are functions of a module, and a script keeps its calls under ``if __name__ == "__main__":``. Workers ignore
@@ -97,26 +101,30 @@ class WorkerProcesses(Executor):
                 raise WorkerDiedError(f"the worker process ended (exit code {code}): killed, out of memory, or crashed")
         finally:
             self._idle.put(worker)
-        succeeded, result = pickle.loads(answer)
-        if succeeded:
+        result, error, trace = pickle.loads(answer)
+        if error is None:
             return result
-        raise result
+        error.add_note(f"In the worker process:\n{trace}")
+        raise error
 
     def _start(self) -> _Worker:
-        with self._lock:
-            if self._killed:
-                raise WorkerDiedError("the worker processes were ended")
-            worker = _Worker()
-            self._workers.append(worker)
-        if worker.ask() is None:
-            if self._killed:
-                raise WorkerDiedError("the worker processes were ended")
-            self._broken = (
-                f"worker processes end before they begin (exit code {worker.end()}). A script must keep what it runs "
-                f'under if __name__ == "__main__":, since each worker imports it.'
-            )
-            raise BrokenExecutor(self._broken)
-        return worker
+        codes = []
+        for _ in range(_NUM_STARTS):
+            with self._lock:
+                if self._killed:
+                    raise WorkerDiedError("the worker processes were ended")
+                worker = _Worker()
+                self._workers.append(worker)
+            if worker.ask() is not None:
+                return worker
+            codes.append(str(worker.end()))
+        if self._killed:
+            raise WorkerDiedError("the worker processes were ended")
+        self._broken = (
+            f"a worker process ended while starting, {_NUM_STARTS} times (exit codes {', '.join(codes)}). "
+            f'Check that the script keeps what it runs under if __name__ == "__main__":, since each worker imports it.'
+        )
+        raise BrokenExecutor(self._broken)
 
 
 class _Worker:
@@ -172,19 +180,20 @@ def _serve(connection: Connection) -> None:
             return
         try:
             function, args, kwargs = pickle.loads(task)
-            answer = pickle.dumps((True, function(*args, **kwargs)))
-        except Exception as error:  # a task may raise anything
+            answer = pickle.dumps((function(*args, **kwargs), None, None))
+        except BaseException as error:  # a task may raise anything, and call sys.exit()
             answer = _pickled(error)
         connection.send_bytes(answer)
 
 
-def _pickled(error: Exception) -> bytes:
+def _pickled(error: BaseException) -> bytes:
     """The answer of a task that failed; only with the error's text if it cannot be pickled and unpickled."""
+    trace = "".join(traceback.format_exception(error))
     try:
-        answer = pickle.dumps((False, error))
+        answer = pickle.dumps((None, error, trace))
         pickle.loads(answer)
     except Exception:  # pickling runs code of the error's class
-        return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}"), trace))
     return answer
 
 

@@ -20,9 +20,6 @@ from pyro_mbde.mcmc.kernels import KERNELS, Kernel
 from pyro_mbde.mcmc.model_target import ModelTarget
 from pyro_mbde.mcmc.target import DensityTarget, FittedTarget, Params, Target, check_not_batched
 
-#: Arguments of kernels that ``for_target`` gives them.
-_GIVEN = ("self", "model", "q", "potential_fn", "lower_bound_fn", "num_chains", "transforms", "init_strategy")
-
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
@@ -85,10 +82,11 @@ class Sampling:
     def build(self) -> Any:
         """Builds a kernel, which is not yet set up."""
         cls = self.kernel.cls
-        known = [name for name in inspect.signature(cls).parameters if name not in _GIVEN]
+        known = [name for name in inspect.signature(cls).parameters if name not in self.kernel.given]
         unknown = [name for name in self.options if name not in known]
         if unknown:
-            raise TypeError(argument_error("kernel_options", f"be among {', '.join(known)}", ", ".join(unknown)))
+            constraint = f"be among {', '.join(known)}" if known else f"be left out with {self.name}, which has none"
+            raise TypeError(argument_error("kernel_options", constraint, ", ".join(unknown)))
         return cls.for_target(self.target, **self.options)
 
 

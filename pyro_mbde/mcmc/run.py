@@ -272,7 +272,7 @@ def _check_workers(num_workers: int | None, num_runs: int) -> int:
 
 def _patience(sampling: Sampling, state: ChainState) -> float:
     """Returns how many seconds a worker may be silent, estimated from the time of one evaluation of the energy."""
-    target = cast("Target", sampling.target)  # the independence kernel is never run in workers
+    target = cast("Target", sampling.target)  # a kernel with own_space has one run, which needs no workers
     params = {name: value[0].clone() for name, value in state.params.items()}
     start = time.perf_counter()
     with seeded(0), pyro.validation_enabled(False):

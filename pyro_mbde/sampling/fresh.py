@@ -56,6 +56,12 @@ def fresh_chains(
         seed: for tests only; a seeded draw is not private, and a warning says so.
         progress: whether to show a progress bar when it takes more than a second.
 
+    Returns:
+        :class:`FreshDraws`.
+
+    Raises:
+        ValueError: the device is neither a CPU nor CUDA's.
+
     Example:
         >>> import torch
         >>> from pyro_mbde import MBDE

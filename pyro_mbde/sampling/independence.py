@@ -68,7 +68,11 @@ class IndependenceState(NamedTuple):
 def independence_step(
     q: MollifiedExpFamily, source: RandomSource, state: IndependenceState
 ) -> tuple[IndependenceState, Tensor]:
-    """Moves every chain by one step."""
+    """Moves every chain by one step.
+
+    Returns:
+        The new states, and the probability with which each proposal was accepted, float64 of shape ``(num_chains,)``.
+    """
     num_chains = len(state.values)
     proposals = source.propose(num_chains)
     tilts = q.accepted_tilt(proposals)

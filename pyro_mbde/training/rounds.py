@@ -38,12 +38,12 @@ class RoundRecord(NamedTuple):
     seconds: float
 
     @classmethod
-    def of(cls, index: int, theta: float, loss: float, c_p: Tensor, c_q: Tensor, seconds: float) -> RoundRecord:
-        """Returns the record of round ``index``, from its classifier at the table's rows and at draws of Q_{t-1}."""
+    def of(cls, round_number: int, theta: float, loss: float, c_p: Tensor, c_q: Tensor, seconds: float) -> RoundRecord:
+        """Returns the record of a round, from its classifier at the table's rows and at draws of Q_{t-1}."""
         c_p, c_q = c_p.double(), c_q.double()
         gamma_p, gamma_q = float(c_p.mean()) / LOG_2, -float(c_q.mean()) / LOG_2
         return cls(
-            round=index,
+            round=round_number,
             theta=theta,
             loss=loss,
             gamma_p=gamma_p,

@@ -145,6 +145,9 @@ class WeakLearner:
 
         Returns:
             The classifiers and their average loss. Private, both.
+
+        Raises:
+            ValueError: there are no rows, or training diverged.
         """
         if not len(positives):
             raise ValueError("positives must have at least one row, got 0. Check which rows were left out.")

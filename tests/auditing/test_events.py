@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from scipy import stats
 
@@ -19,6 +20,21 @@ def test_clopper_pearson_bounds_have_the_error_that_defines_them() -> None:
                 assert error * (1 - 1e-3) < stats.binom.sf(count - 1, num_trials, low) <= error
             if count < num_trials:
                 assert error * (1 - 1e-3) < stats.binom.cdf(count, num_trials, high) <= error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((-1, 5, 0.1), "count must be at least 0"),
+        ((6, 5, 0.1), "count must be at most 5"),
+        ((0, 0, 0.1), "num_trials must be at least 1"),
+        ((1, 5, 0.0), r"error must be in \(0, 1\)"),
+        ((1, 5, 1.0), r"error must be in \(0, 1\)"),
+    ],
+)
+def test_clopper_pearson_of_nonsense(arguments: tuple[int, int, float], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        clopper_pearson(*arguments)
 
 
 def test_black_box_bounds_are_below_the_truth() -> None:

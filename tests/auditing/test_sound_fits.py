@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pyro_mbde import MBDE, DensityRatio, MollifiedExpFamily, audit, fresh_chains, private_draws
 from pyro_mbde.density.bounds import LOG_2, Bounds, Certificate, spending_natural_params
+from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.training.density_ratio import LogRatio
 
 
@@ -54,10 +55,17 @@ SOUND: dict[str, tuple[Fit, float, Any]] = {
     "scalar": (projected(base=BASES["normal-scalar"]()), 1.0, BASES["normal-scalar"]()),
     "categorical": (projected(base=BASES["categorical"]()), 1.0, BASES["categorical"]()),
     "bernoulli-3d": (boosted(base=BASES["bernoulli-3d"]()), 1.0, BASES["bernoulli-3d"]()),
+    "batch": (projected(num_rows=3), 1.0, BASE),
+    "batch, epsilon 3, skew 0.8": (projected(3.0, num_rows=5, skew=0.8), 3.0, BASE),
+    "batch, delta 0": (projected(num_rows=5, delta=0), 1.0, BASE),
+    "batch of a finite base": (projected(base=BASES["categorical"](), num_rows=4), 1.0, BASES["categorical"]()),
     "student-t": (boosted(base=BASES["student-t"]()), 1.0, BASES["student-t"]()),
 }
 #: Each way to train, to draw and to be wide, on plain and finite bases and on a box.
-IN_SHORT = ["calibrated", "mollify, epsilon 3, skew 0.2", "private_draws", "fresh_chains", "box", "bernoulli-3d"]
+IN_SHORT = [
+    *("calibrated", "mollify, epsilon 3, skew 0.2", "private_draws", "fresh_chains", "box", "bernoulli-3d"),
+    *("batch", "batch, delta 0", "batch of a finite base"),
+]
 
 
 @pytest.mark.parametrize("name", IN_SHORT)
@@ -182,3 +190,22 @@ def test_a_shrunk_density_is_not_accused_of_its_normaliser() -> None:
         return MollifiedExpFamily(normal(1), Step(sign, 1), theta, phi, **arguments)
 
     assert not [finding for finding in quick_audit(fit, base=normal(1)).faults if finding.kind == "certificate"]
+
+
+def test_most_of_the_claim_is_proved_of_a_batch() -> None:
+    """One price for the batch: nearly all of it by the densities, and most of it by draws alone."""
+    report = quick_audit(projected(3.0, num_rows=5), 3.0, num_pairs=1, num_draws=4000)
+    assert report.passed, report
+    assert 0.95 * 3 < report.proven <= 3
+    assert report.black_box > 0.4 * 3
+    assert "summed over rows" in str(report)
+    assert ", ...)" not in str(report)
+    assert len(report.place) == 10
+
+
+def test_a_batch_is_attacked_over_the_base_of_its_rows() -> None:
+    """Given the base of the batch, tables are made of its rows."""
+    report = quick_audit(projected(num_rows=8), base=RowBatch(BASE, 8), num_pairs=1, num_draws=1000)
+    assert report.passed, report
+    assert report.proven > 0.9
+    assert ", ...)" in str(report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyro.distributions as dist
@@ -26,7 +26,10 @@ from pyro_mbde.calibration.placement import certain_shrinkage
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.calibration.projection import project
 from pyro_mbde.calibration.scores import ExactScores
+from pyro_mbde.density import tilted
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee
+from pyro_mbde.density.scoring import score_rows
+from pyro_mbde.sampling.constant_time import constant_time_proposals
 from pyro_mbde.training.density_ratio import LogRatio
 
 BOUNDS = Bounds(-0.9, 2.1)
@@ -263,6 +266,25 @@ def test_draws_follow_the_density(way: str, num_rows: int, delta: float, dtype: 
     # So many draws tell the law from that of rows of the base.
     base = PROBABILITIES[all_batches(num_rows)].prod(1)
     assert stats.chisquare(counts.numpy(), (base * count).numpy()).pvalue < 1e-6
+
+
+def test_batches_in_constant_time_score_as_many_rows_whatever_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attack: one density accepts every second batch, the other hardly any."""
+    counts = []
+
+    def counted(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        counts[-1] += len(rows)
+        return score_rows(score, rows)
+
+    for shift in (-50.0, 50.0):
+        q = finite_batch(1.0, 3)
+        q._tilt.offset, q.certified_on = shift, None  # nothing is drawn for anybody
+        q.guarantee = a_priori_guarantee(q.bounds)
+        counts.append(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(tilted, "score_rows", counted)
+            private_draws(q, 7, constant_time=True, progress=False)
+    assert counts[0] == counts[1] == 7 * 3 * (constant_time_proposals(q.bounds) + 1)
 
 
 def test_an_a_priori_batch() -> None:

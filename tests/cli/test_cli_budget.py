@@ -310,6 +310,8 @@ class TestBudget:
         plan = ("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--filled-share")
         assert "A skew of 0.064 is right only where the table fills so small a share" in run(*plan, 0.05).stderr
         assert "skew" not in run(*plan, 0.2).stderr
+        assert "leave out --filled-share" in run(*plan, 0.05).stderr
+        assert "leave out --skew" in run("budget", "plan", "--epsilon", 2, "--rows", 4, "--skew", 0.05).stderr
 
     def test_a_plan_buys_what_it_is_for(self, run: Run) -> None:
         answer = run("budget", "plan", "--epsilon", 3, "--delta", 1e-6, "--num-draws", 12, "--json").stdout

@@ -14,6 +14,7 @@ import torch
 from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
+from pyro_mbde.auditing.hostile_tables import hostile_pairs
 from pyro_mbde.experiments import bench, bench_batches, bench_certificate, bench_chains, bench_gain, guide, medical
 from pyro_mbde.experiments.__main__ import main as draw
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
@@ -74,13 +75,13 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["gain", "--seeds", "2", "--epsilon", "1", "--problem", "mixture-1d"], "mixture-1d         1  default"),
         (["fit", "--repeats", "1"], "ratio"),
-        (["mollify", "--repeats", "1"], "ratio"),
+        (["mollify", "--repeats", "1"], " s, mollify "),
         (
             ["reach", "--seeds", "2", "--epsilon", "1", "--problem", "mixture-1d", "--rows", "100"],
             "mixture-1d    0.5       1",
         ),
         (["certificate", "--trials", "2"], "of 2 at delta = 0.05"),
-        (["attack"], "tail against rest"),
+        (["attack"], "outside the box"),
         (["chains", "--quick", "--repeats", "1"], "lockstep, 1,024 chains"),
     ],
 )
@@ -90,6 +91,23 @@ def test_bench_commands(arguments: list[str], shown: str) -> None:
     result = CliRunner().invoke(bench.main, arguments)
     assert result.exit_code == 0, result.output
     assert shown in result.output
+
+
+def test_the_attack_has_all_pairs_and_those_outside() -> None:
+    box: Any = dist.Uniform(torch.zeros(2), torch.ones(2))
+    for base, num_more in ((ring().base, 1), (box.to_event(1), 2)):
+        at_half, at_five = (bench_certificate.hostile_tables(base, epsilon) for epsilon in (0.5, 5.0))
+        audits = [pair.name for pair in hostile_pairs(base, 1.0, num_pairs=100)]
+        more = ["million equal rows", "outside the box"][:num_more]
+        assert [pair.name for pair in at_half] == [pair.name for pair in at_five] == audits + more
+        assert len(audits) == 10
+        assert len(at_half[10].table) == 1_000_000
+        # The audit makes its first pair for an epsilon; the others are fitted once.
+        same = [
+            torch.equal(one.table, two.table) and torch.equal(one.other, two.other)
+            for one, two in zip(at_half, at_five, strict=True)
+        ]
+        assert same == [False] + [True] * (9 + num_more)
 
 
 @pytest.mark.parametrize("name", sorted(DIMENSIONS))

@@ -6,6 +6,7 @@ import math
 import pickle
 import sys
 from types import ModuleType
+from typing import Any
 
 import arviz
 import pyro
@@ -17,6 +18,7 @@ from densities import BASES, make_density, normal
 from pyro_mbde import Chains, MollifiedExpFamily, resume_mcmc, run_mcmc
 from pyro_mbde.mcmc.kernels import KERNELS, Kernel
 from pyro_mbde.mcmc.random_walk import LockstepRandomWalk
+from pyro_mbde.mcmc.target import Target
 
 
 @pytest.fixture(scope="module")
@@ -400,15 +402,37 @@ def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_kernel_is_added_by_a_line(monkeypatch: pytest.MonkeyPatch, skewed: MollifiedExpFamily) -> None:
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_kernel_is_added_by_a_line(
+    monkeypatch: pytest.MonkeyPatch, skewed: MollifiedExpFamily, *, lockstep: bool
+) -> None:
     class Jump(LockstepRandomWalk):
-        """A random walk by another name."""
+        """A random walk by another name, with an argument that is taken from the target."""
+
+        def __init__(self, names: tuple[str, ...] = (), **options: Any) -> None:
+            assert names == ("x",)
+            super().__init__(**options)
+
+        @classmethod
+        def for_target(cls, target: Target, **options: Any) -> Jump:
+            return cls(tuple(target.supports), potential_fn=target.batched_potential_fn, **options)
 
     file = ModuleType("pyro_mbde.mcmc.jump")
     file.Jump = Jump  # type: ignore[attr-defined]  # as a file of the folder would have it
     monkeypatch.setitem(sys.modules, file.__name__, file)
     monkeypatch.setattr("pyro_mbde.mcmc.jump", file, raising=False)
-    monkeypatch.setitem(KERNELS, "jump", Kernel("jump:Jump", lockstep=True))
+    kernel = Kernel("jump:Jump", lockstep=lockstep, given=("names", "options"))
+    monkeypatch.setitem(KERNELS, "jump", kernel)
     chains = run_mcmc(skewed, "jump", 5, 5, 3, seed=0, progress=False)
     assert (chains.kernel, chains.num_chains) == ("jump", 3)
+    assert len(chains.seeds) == (1 if lockstep else 3)
     assert resume_mcmc(chains, 2, progress=False).num_samples == 7
+    with pytest.raises(
+        TypeError, match="kernel_options must be left out with jump, which has none, got kernel_options='names'"
+    ):
+        run_mcmc(skewed, "jump", 5, 5, 3, progress=False, kernel_options={"names": ("y",)})
+
+
+def test_a_kernel_in_its_own_space_advances_all_chains() -> None:
+    with pytest.raises(ValueError, match="lockstep must be True for a kernel with own_space, got lockstep=False"):
+        Kernel("independence:IndependenceSampler", own_space=True)

@@ -25,6 +25,8 @@ from pyro_mbde import (
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import as_features
 from pyro_mbde.density.bounds import a_priori_guarantee, tilt_bounds
+from pyro_mbde.density.row_batch import RowBatch
+from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
 from pyro_mbde.training.density_ratio import LogRatio
 
@@ -50,7 +52,14 @@ def unbounded_boosting(table: Tensor) -> Any:
     return trainer.fit(table)
 
 
-class _Unclamped(MollifiedExpFamily):
+class _AcceptedByTilt(MollifiedExpFamily):
+    """Draws follow ``tilt``, which a fault overrides."""
+
+    def accepted_tilt(self, value: Tensor) -> Tensor:
+        return score_rows(self.tilt, value)
+
+
+class _Unclamped(_AcceptedByTilt):
     def tilt(self, value: Tensor) -> Tensor:
         return self.statistics.logits(as_features(value, self.base, self.dtype)).double() @ self.natural_params
 
@@ -81,7 +90,7 @@ class _Float32Statistics(BoundedClassifiers):
         return self.logits(value).clamp(-bound, bound)
 
 
-class _NoClampAfterwards(MollifiedExpFamily):
+class _NoClampAfterwards(_AcceptedByTilt):
     def tilt(self, value: Tensor) -> Tensor:
         statistics = self.statistics(as_features(value, self.base, self.dtype))
         return (statistics.double() * self.natural_params).sum(-1)
@@ -94,7 +103,7 @@ def float32_log_2(table: Tensor) -> MollifiedExpFamily:
     return _NoClampAfterwards(q.base, statistics, q.natural_params, q.log_normalizer)
 
 
-class _Float32Tilt(MollifiedExpFamily):
+class _Float32Tilt(_AcceptedByTilt):
     def tilt(self, value: Tensor) -> Tensor:
         statistics = self.statistics(as_features(value, self.base, self.dtype))
         return ((statistics * self.natural_params.float()).sum(-1) * 1.0000002).double()
@@ -148,7 +157,7 @@ def epsilon_picked_by_the_table(table: Tensor) -> MollifiedExpFamily:
     return quick_fit(table, EPSILON if float(table.mean()) > 1 else EPSILON / 2)
 
 
-class _NaNRegion(MollifiedExpFamily):
+class _NaNRegion(_AcceptedByTilt):
     def tilt(self, value: Tensor) -> Tensor:
         overflow = torch.where(value[..., 0].abs() > 3, math.inf, 0.0)
         return super().tilt(value) + (overflow - overflow)
@@ -269,7 +278,7 @@ def infinite_draws(table: Tensor) -> Any:
     return _Overridden(quick_fit(table), draw)
 
 
-class _SummedInOrder(MollifiedExpFamily):
+class _SummedInOrder(_AcceptedByTilt):
     def tilt(self, value: Tensor) -> Tensor:
         networks: Any = self.statistics.networks
         hidden = (value @ networks.weights[0][0] + networks.biases[0][0]).tanh()
@@ -316,6 +325,78 @@ def weights_that_are_not_the_law(table: Tensor) -> MollifiedExpFamily:
     return disguise(q, _DrawnByTheSampler, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
 
 
+BATCH_ROWS = 4
+
+
+def quick_ratio(table: Tensor) -> LogRatio:
+    return DensityRatio(BASE, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table)
+
+
+def quick_batch(table: Tensor, epsilon: float = EPSILON) -> MollifiedExpFamily:
+    """A sound batch density."""
+    return quick_ratio(table).mollify(epsilon, 1e-4, num_rows=BATCH_ROWS)
+
+
+def batch_drawn_row_by_row(table: Tensor) -> Any:
+    """Charged as one batch, drawn as so many separate rows at epsilon each."""
+    ratio = quick_ratio(table)
+    row = ratio.mollify(EPSILON)
+    batch = ratio.mollify(EPSILON, num_rows=BATCH_ROWS)
+    return _Overridden(batch, lambda q, num_draws: row.sample((num_draws, BATCH_ROWS)))
+
+
+class _SeparateRows(RowBatch):
+    """Independent rows of a density, with the price of one."""
+
+    def __init__(self, row: MollifiedExpFamily) -> None:
+        super().__init__(row, BATCH_ROWS)
+        self.base, self.guarantee = RowBatch(row.base, BATCH_ROWS), row.guarantee
+
+
+def separate_rows_at_the_price_of_one(table: Tensor) -> _SeparateRows:
+    """Rows at epsilon each, with their own density, sold together as one draw."""
+    return _SeparateRows(quick_ratio(table).mollify(EPSILON))
+
+
+def batch_certified_as_a_row(table: Tensor) -> MollifiedExpFamily:
+    """The certificate and shift of single rows, on a batch."""
+    row = quick_ratio(table).mollify(EPSILON)
+    arguments: dict[str, Any] = {"offset": row.offset, "bounds": row.bounds, "certificate": row.certificate}
+    base = RowBatch(row.base, BATCH_ROWS)
+    return MollifiedExpFamily(base, row.statistics, row.natural_params, row.log_normalizer, **arguments)
+
+
+def batch_networks_changed_after_certification(table: Tensor) -> MollifiedExpFamily:
+    """Certified, then scaled in place."""
+    q = quick_batch(table)
+    statistics: Any = q.statistics
+    statistics.networks.weights[-1].mul_(1.5)
+    return q
+
+
+class _OneRowMore(MollifiedExpFamily):
+    """Adds up the first row's score once more."""
+
+    def tilt(self, value: Tensor) -> Tensor:
+        return super().tilt(torch.cat([value, value[..., :1, :]], -2))
+
+    def accepted_tilt(self, value: Tensor) -> Tensor:
+        return super().accepted_tilt(torch.cat([value, value[..., :1, :]], -2))
+
+
+def batch_with_a_row_too_many(table: Tensor) -> MollifiedExpFamily:
+    """A sum over k + 1 rows behind the certificate of k."""
+    q = quick_batch(table)
+    return disguise(q, _OneRowMore, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
+
+
+def batch_at_the_price_of_a_smaller_epsilon(table: Tensor) -> MollifiedExpFamily:
+    """Fitted at 2 epsilon, sold as epsilon."""
+    q = quick_batch(table, 2 * EPSILON)
+    q.guarantee = quick_batch(table).guarantee
+    return q
+
+
 #: Bases of the faults that are not over :data:`BASE`.
 OTHER_BASES = {certificate_of_another_function: LINE, weights_that_are_not_the_law: FOUR}
 #: Each fault with the kinds of findings that it has to raise.
@@ -343,4 +424,10 @@ FAULTS: dict[Callable[[Tensor], Any], set[str]] = {
     certificate_of_another_function: {"certificate", "normalizer"},
     certificate_kept_in_conversion: {"certificate"},
     weights_that_are_not_the_law: {"draws"},
+    batch_drawn_row_by_row: {"draws", "black-box"},
+    separate_rows_at_the_price_of_one: {"epsilon"},
+    batch_certified_as_a_row: {"certificate", "normalizer"},
+    batch_networks_changed_after_certification: {"certificate"},
+    batch_with_a_row_too_many: {"certificate", "normalizer"},
+    batch_at_the_price_of_a_smaller_epsilon: {"epsilon", "claim"},
 }

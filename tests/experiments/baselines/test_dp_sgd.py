@@ -211,10 +211,14 @@ def test_results_are_plain_copies() -> None:
 def test_public_use_leaves_no_gradients_of_examples() -> None:
     model = nn.Linear(2, 1)
     steps = steps_on(torch.randn(10, 2), model)
-    model(torch.randn(5, 2, requires_grad=True)).sum().backward()
-    assert not hasattr(model.weight, "grad_sample")
     steps.step(steps.sample(), squares)
-    assert model.weight.grad_sample.shape == (10, 1, 2)
+    of_examples = model.weight.grad_sample
+    assert of_examples.shape == (10, 1, 2)
+    before = of_examples.clone()
+    model(torch.randn(5, 2, requires_grad=True)).sum().backward()
+    assert model.weight.grad_sample is of_examples
+    assert torch.equal(of_examples, before)
+    assert not any(hasattr(parameter, "grad_sample") for parameter in steps.result().parameters())
 
 
 def test_guarantees() -> None:

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
-from sweep_jobs import be_stubborn, jobs_of, measure
+from sweep_jobs import be_stubborn, jobs_of, measure, parse
 from sweeps import lines, sweep
 
+from pyro_mbde.experiments import processes
 from pyro_mbde.experiments.processes import WorkerDiedError, WorkerProcesses
 
 SCRIPT = Path(__file__).parents[2] / "support" / "sweep_jobs.py"
@@ -36,9 +38,46 @@ class TestWorkerProcesses:
             workers.submit(threading.Lock).result()
         with pytest.raises(RuntimeError, match="StubbornError: no way"):
             workers.submit(be_stubborn).result()
+        with pytest.raises(SystemExit, match="4"):
+            workers.submit(sys.exit, 4).result()
         with pytest.raises(WorkerDiedError, match="exit code 5"):
             workers.submit(os._exit, 5).result()
         assert workers.submit(abs, -1).result() == 1
+
+    def test_an_error_carries_the_traceback_of_its_worker(self, workers: WorkerProcesses) -> None:
+        for function, line in ((be_stubborn, 'raise StubbornError("no", "way")'), (parse, "json.loads(text)")):
+            error = workers.submit(function).exception()
+            assert error is not None
+            (note,) = error.__notes__
+            assert note.startswith("In the worker process:\nTraceback")
+            assert line in note
+
+    @pytest.mark.parametrize("num_killed", [1, 2])
+    def test_a_worker_killed_while_starting_is_started_once_more(
+        self, monkeypatch: pytest.MonkeyPatch, new_children: Callable[[], int], num_killed: int
+    ) -> None:
+        started = []
+
+        class Killed(processes._Worker):
+            def __init__(self) -> None:
+                super().__init__()
+                started.append(self)
+                if len(started) <= num_killed:
+                    self.process.kill()
+
+        monkeypatch.setattr(processes, "_Worker", Killed)
+        with WorkerProcesses(1) as executor:
+            future = executor.submit(abs, -1)
+            if num_killed == 1:
+                assert future.result() == 1
+            else:
+                text = r"ended while starting, 2 times \(exit codes -9, -9\)\. Check that"
+                with pytest.raises(BrokenExecutor, match=text):
+                    future.result()
+                with pytest.raises(BrokenExecutor, match=text):
+                    executor.submit(abs, -1)
+        assert len(started) == 2
+        assert new_children() == 0
 
     @pytest.mark.slow
     def test_a_worker_killed_between_tasks_is_replaced(self, workers: WorkerProcesses) -> None:

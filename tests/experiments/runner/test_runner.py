@@ -253,11 +253,11 @@ def test_a_script_without_a_main_guard_is_told(tmp_path: Path) -> None:
         "from pyro_mbde.experiments.runner import run_sweep\n"
         f"run_sweep(jobs_of(2), measure, {str(tmp_path / 'sweep.jsonl')!r}, num_workers=1, progress=False)\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(SCRIPT.parent)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])}
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=100)
     assert ended.returncode == 1
     assert "SweepError" in ended.stderr.splitlines()[-1]
-    assert 'keep what it runs under if __name__ == "__main__":' in ended.stderr
+    assert 'keeps what it runs under if __name__ == "__main__":' in ended.stderr
 
 
 @pytest.mark.parametrize(
