@@ -285,14 +285,16 @@ class MollifiedExpFamily(TiltedBase):
 
     def __repr__(self) -> str:
         """Shows only public facts."""
-        base: Any = self.base
+        prepared = PreparedBase.of(self.base)
+        base: Any = prepared.row.distribution
         while isinstance(base, torch.distributions.Independent):
             base = base.base_dist
         name = type(base).__name__.removeprefix("Closed")
+        rows = "" if prepared.num_rows is None else f", num_rows={prepared.num_rows}"
         batch = f", batch_shape={tuple(self.batch_shape)}" if self.batch_shape else ""
         return (
             f"MollifiedExpFamily(epsilon={self.epsilon:.6g}, rounds={len(self.natural_params)}, base={name}, "
-            f"event_shape={tuple(self.event_shape)}{batch})"
+            f"event_shape={tuple(self.event_shape)}{rows}{batch})"
         )
 
 

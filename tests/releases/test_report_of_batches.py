@@ -67,6 +67,7 @@ def test_gains_are_by_the_row(batch: MollifiedExpFamily) -> None:
     difference = scores["negative_log_likelihood_of_the_base"] - scores["negative_log_likelihood"]
     assert difference == pytest.approx(scores["gain_in_nats"])
     assert report["rows_of_batch"] == 10
+    assert "base=Normal, event_shape=(10,), num_rows=10)" in report["density"]
 
 
 def test_the_error_of_a_gain() -> None:
