@@ -63,7 +63,10 @@ def test_widths_within_a_total(total: float, num_draws: int, widths: tuple[float
 
 @pytest.mark.parametrize("skew", [0.02, 0.3, 0.5, 0.9])
 def test_one_draw_against_random_bases(skew: float) -> None:
-    """For laws in one public interval neither total variation nor the curve of the pair is ever exceeded."""
+    """For laws in one public interval neither total variation nor the curve of the pair is ever exceeded.
+
+    Attack on docs/proofs.md, *Placement*.
+    """
     rng = np.random.default_rng(round(100 * skew))
     closest = 0.0
     for _ in range(1000):
