@@ -47,7 +47,7 @@ def show_all(console: Console, opened: Any) -> None:
 
 
 def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
-    """Shows an account, its charges, and how many more rows of a density it can bear."""
+    """Shows an account, its charges, and how many more rows of a density it can afford."""
     from pyro_mbde._checks import shown
     from pyro_mbde.ledger.accounts import setting
 
@@ -110,5 +110,6 @@ def _days(account: Any) -> str:
 def _warn_of_shared(console: Console, shared: list[tuple[str, ...]]) -> None:
     for names in shared:
         console.warn(
-            f"the accounts {', '.join(names)} bear rows of one density: their limits add up. See budget verify."
+            f"the accounts {', '.join(names)} are charged for rows of one density: their limits add up. "
+            "See budget verify."
         )

@@ -32,10 +32,10 @@ from pyro_mbde.privacy.placement import MAX_DRAWS, is_within_placement, placemen
 from pyro_mbde.privacy.zcdp import zcdp_epsilon
 
 RULES = ("pure", "zcdp", "placement", "iid")
-#: Default of an account: it pays for a thousand certificates of 1e-9, and is far below one in the number of people in
-#: most tables.
+#: Default of an account: it pays for a thousand certificates of 1e-9, and is far below 1 divided by the number of
+#: people in most tables.
 DEFAULT_DELTA = 1e-6
-#: Most draws of one density that are counted.
+#: The largest number of draws of one density that is counted.
 MAX_COUNTED = 10**12
 #: Relative reserve for the rounding of zCDP.
 _RESERVE = 1e-12
@@ -45,22 +45,23 @@ _MAX_NAME, _MAX_TEXT = 200, 2000  # characters
 
 
 class BudgetExceededError(ValueError):
-    """A charge that an account cannot bear. Nothing was charged, and nothing may be drawn.
+    """A charge that an account cannot afford. Nothing was charged, and nothing may be drawn.
 
-    Its message holds public numbers only: of the account, of what was charged before, and of what was asked.
+    Its message holds public numbers only: those of the account, of earlier charges, and of the charge requested.
     """
 
 
 @dataclass(frozen=True)
 class Account:
-    r"""A limit on what draws from one table may cost together, whoever draws them and whatever they look at before.
+    r"""A limit on what draws from one table may cost together, whoever draws them and on whatever grounds.
 
-    Suppose that settings of fits, and charges, are chosen from earlier draws and public facts only, and that only what
-    was charged is drawn. Then everything handed out is :math:`(\epsilon, \delta)`-integrally private, with the
-    limits of the account. Proof: docs/proofs.md, *Accounts*.
+    Suppose that the settings of fits, and the charges, depend only on earlier draws and on public facts, and that
+    nothing is drawn that was not charged. Then everything handed out is
+    :math:`(\epsilon, \delta)`-integrally private, with the limits of the account. Proof: docs/proofs.md, *Accounts*.
 
-    The rules, at every charge, with :math:`k_i` the draws of the i-th fitted density, C the part of delta set aside for
-    certificates, and each certificate's :math:`\delta_i` counted once however many draws follow it:
+    At every charge the rule requires the following, where :math:`k_i` is the number of draws of the i-th fitted
+    density, C the part of delta set aside for certificates, and each certificate's :math:`\delta_i` is counted once,
+    however many draws follow it:
 
     .. math::
         \text{pure:} \quad & \textstyle\sum k_i \epsilon_i \le \epsilon , \quad \sum \delta_i \le C = \delta \\
@@ -80,21 +81,23 @@ class Account:
     :math:`\tau`, which follows from epsilon and the skew. Both are public settings, and no row was drawn before. Each
     certificate may have a delta of its own. Two values that agree when rounded up to nine digits are the same.
 
-    Rule and split of delta cannot change, because the proof needs the same limit on every path. Whether a charge is
-    refused depends on public numbers alone. Sums of epsilons and deltas are exact, each number taken for the decimal
-    that it prints as: a hundred draws at 0.1 cost 10. zCDP and the exact curve are rounded up.
+    The rule and the split of delta cannot change, because the proof needs the same limit for every possible sequence of
+    draws and charges. Whether a charge is refused depends on public numbers alone. Sums of epsilons and deltas are
+    exact; each number is read as the decimal that Python prints for it: a hundred draws at 0.1 cost 10. zCDP
+    and the exact curve are rounded up.
 
-    One table should have one account. What is charged to several accounts of one table, or read from it by other means,
-    adds up beyond any of them.
+    One table should have one account. Charges to several accounts of one table, and anything learned from the table by
+    other means, add up; the total can exceed the limit of each account.
 
     Attributes:
-        name: of the account, unique in its ledger.
+        name: name of the account, unique in its ledger.
         epsilon: limit in nats, above 0.
         delta: limit, in [0, 1).
         rule: ``pure``, ``zcdp``, ``placement`` or ``iid``.
-        certificate_delta: C, what the certificates of all fits together may take of delta.
+        certificate_delta: C, the part of delta that the certificates of all fits together may use.
         opened: when, in UTC.
-        closed: when it was closed, without a charge; ``None`` for an account that is open.
+        closed: when the account was closed, which is possible only if it was never charged; ``None`` for an account
+            that is open.
 
     References:
         Rogers, Roth, Ullman, Vadhan. Privacy Odometers and Filters. 2016 (pure). Feldman, Zrnic. Individual Privacy
@@ -115,22 +118,22 @@ class Account:
 class Charge:
     """Draws that an account has paid for.
 
-    Everything except the fingerprint and the hash is public. Without the model file these two say nothing about
-    the table (see :class:`~pyro_mbde.Ledger`). They are still only for the data owner and auditors, and the fingerprint
-    is not printed.
+    Everything except the fingerprint and the hash is public. Without the model file, the fingerprint and the hash say
+    nothing about the table (see :class:`~pyro_mbde.Ledger`). Even so, both are only for the data owner and auditors,
+    and the fingerprint is not printed.
 
     Attributes:
-        number: place in the ledger, which also counts the openings of accounts.
+        number: number of its entry in the ledger; openings and closings of accounts are numbered too.
         account: name of the account.
         when: what the clock said, in UTC; the order of charges is that of their numbers.
         fingerprint: name of the fitted density, in hexadecimal digits; random to anyone without the model file.
         num_draws: how many draws it pays for.
         guarantee: of one draw.
-        purpose: what it was for, in the words of who charged it.
+        purpose: what it was for, in the words of the person who charged it.
         who: who charged it.
-        hash: SHA-256 of all the above and of the hash before.
-        spent: what the account has spent with this charge included, where :meth:`~pyro_mbde.Ledger.charge` returns it;
-            ``None`` in lists of charges. Neither hashed nor compared.
+        hash: SHA-256 of all the above and of the previous entry's hash.
+        spent: what the account has spent, this charge included, if the object was returned by
+            :meth:`~pyro_mbde.Ledger.charge`; ``None`` in lists of charges. Neither hashed nor compared.
     """
 
     number: int
@@ -158,10 +161,10 @@ class Tally(NamedTuple):
 
 
 def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_delta: Any, opened: datetime) -> Account:
-    """Returns an account, after a check of every argument, with delta split by its rule.
+    """Checks every argument and returns an account whose delta is split as its rule requires.
 
     Args:
-        name: what to call it, put into Unicode's form NFKC.
+        name: the account's name; it is normalised to Unicode's form NFKC.
         epsilon: limit in nats, finite and above 0.
         delta: limit, in [0, 1).
         rule: ``pure``, ``zcdp``, ``placement`` or ``iid``.
@@ -174,19 +177,21 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
         raise ValueError(argument_error("name", "be at least one character long", name))
     epsilon = check_epsilon(epsilon)
     check_number("epsilon", epsilon, "be finite", math.isfinite, remedy="An account needs a limit.")
-    # Adding 0 makes -0.0 the 0.0 that databases give back.
+    # Adding 0.0 turns -0.0 into 0.0, which is what databases give back.
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1) + 0.0
     check_choice("rule", rule, RULES)
     if rule == "pure":
         if certificate_delta is not None and certificate_delta != delta:
             remedy = "Leave it out: under this rule certificates may take all of delta."
             raise ValueError(
-                argument_error("certificate_delta", "be delta under the rule 'pure'", certificate_delta, remedy)
+                argument_error("certificate_delta", "equal delta under the rule 'pure'", certificate_delta, remedy)
             )
         return Account(name, epsilon, delta, rule, delta, opened)
     if not delta > 0:
         raise ValueError(
-            argument_error("delta", f"be above 0 under the rule {rule!r}", delta, "Or use the rule 'pure'.")
+            argument_error(
+                "delta", f"be above 0 under the rule {rule!r}", delta, "Raise delta, or use the rule 'pure'."
+            )
         )
     if certificate_delta is None:
         certificate_delta = delta / 10
@@ -197,20 +202,21 @@ def make_account(name: Any, epsilon: Any, delta: Any, rule: Any, certificate_del
 
 
 def check_text(name: str, value: Any, max_length: int = _MAX_TEXT) -> str:
-    """Returns ``value``, or raises if it is not a printable string or too long."""
+    """Returns ``value``, or raises if it is not a printable string or is too long."""
     if not isinstance(value, str):
         raise TypeError(argument_error(name, "be a string", value))
     if len(value) > max_length:
         raise ValueError(argument_error(name, f"be at most {max_length} characters long", value[:20] + "..."))
     if not value.isprintable() or value != value.strip():
-        raise ValueError(argument_error(name, "be printable characters on one line, without spaces around them", value))
+        constraint = "consist of printable characters on one line, with no spaces at either end"
+        raise ValueError(argument_error(name, constraint, value))
     return str(value)
 
 
 def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     """Returns the total cost of draws under an account's rule; 0 if there are none.
 
-    Otherwise the delta returned is the account's whole delta, except under ``pure``.
+    If there are draws, the delta returned under ``zcdp``, ``placement`` and ``iid`` is the account's whole delta.
     """
     if not tallies:
         rules = {"pure": PURE, "zcdp": ZCDP, "placement": PLACEMENT, "iid": EXACT}
@@ -218,7 +224,7 @@ def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     if any(math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return TotalCost(math.inf, account.delta, PURE)
     if account.rule == "pure":
-        # The exact sum is at most the limit's decimal, so rounded to the nearest float it is at most the limit.
+        # The exact sum is at most the limit's decimal, so the sum, rounded to the nearest float, is at most the limit.
         return TotalCost(to_float(_epsilons(tallies)), to_float(_certificates(tallies)), PURE)
     if account.rule == "zcdp":
         return TotalCost(_zcdp_epsilon(account, tallies), account.delta, ZCDP)
@@ -228,13 +234,14 @@ def spent_by(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     uncertified = Guarantee(first.guarantee.epsilon, log_ratio_range=first.guarantee.log_ratio_range)
     total = compose(uncertified, num_draws, _conversion_delta(account.delta, account.certificate_delta))
     epsilon = total.epsilon
-    if epsilon > account.epsilon and is_affordable(account, tallies):  # by a bound that the search does not use
+    # is_affordable may succeed by a bound that the search in compose does not use.
+    if epsilon > account.epsilon and is_affordable(account, tallies):
         epsilon = account.epsilon
     return TotalCost(epsilon, account.delta, total.rule)
 
 
 def is_affordable(account: Account, tallies: Sequence[Tally]) -> bool:
-    """Returns whether draws together are within an account's limits, under its rule."""
+    """Returns whether the draws, taken together, are within an account's limits, under its rule."""
     if any(tally.num_draws > MAX_COUNTED or math.isinf(tally.guarantee.epsilon) for tally in tallies):
         return False
     if certificates_left(account, tallies) < 0:
@@ -265,7 +272,7 @@ def add_draws(tallies: Sequence[Tally], more: Tally) -> list[Tally]:
 def as_counted(tallies: Sequence[Tally], asked: Tally) -> Tally:
     """Returns draws with the total variation that they count with: at least that of earlier draws of their density.
 
-    A charge of an older release has none, and counts with the largest that its range allows.
+    A charge by an earlier version of this library has none, and counts with the largest that its range allows.
     """
     for tally in tallies:
         if _key(tally) == _key(asked) and tally.guarantee.total_variation > asked.guarantee.total_variation:
@@ -286,12 +293,12 @@ def _key(tally: Tally) -> tuple[str, float, float, float]:
 
 
 def affordable_draws(account: Account, tallies: Sequence[Tally], guarantee: Guarantee, fingerprint: str) -> int:
-    """Returns how many more draws of a density an account can bear; at most :data:`MAX_COUNTED`.
+    """Returns how many more draws of a density an account can afford; at most :data:`MAX_COUNTED`.
 
     Args:
         account: the account.
         tallies: what it has paid for.
-        guarantee: of one draw.
+        guarantee: the guarantee of one draw.
         fingerprint: name of the density.
     """
 
@@ -306,7 +313,10 @@ def affordable_draws(account: Account, tallies: Sequence[Tally], guarantee: Guar
 
 
 def _certificates(tallies: Sequence[Tally]) -> Fraction:
-    """Counts delta once for each guarantee of a density. Two on one certificate count twice, which is safe."""
+    """Counts delta once for each guarantee of a density.
+
+    Two guarantees that rest on one certificate count its delta twice, which errs on the safe side.
+    """
     return sum((exact_decimal(tally.guarantee.delta) for tally in tallies), Fraction(0))
 
 
@@ -341,7 +351,7 @@ def _placement_holds(account: Account, tallies: Sequence[Tally]) -> bool:
 
 def _spent_by_placement(account: Account, tallies: Sequence[Tally]) -> TotalCost:
     common, num_draws = setting(tallies[0].guarantee), sum(tally.num_draws for tally in tallies)
-    if any(setting(tally.guarantee) != common for tally in tallies):  # which somebody wrote: no charge makes it
+    if any(setting(tally.guarantee) != common for tally in tallies):  # somebody wrote it: no charge leads to it
         return TotalCost(to_float(_epsilons(tallies)), account.delta, PURE)
     epsilon, rule = to_float(sum_of_epsilons([(common, num_draws)])), PURE
     if num_draws <= MAX_DRAWS and common.epsilon <= _MAX_PLACED:

@@ -167,7 +167,7 @@ class Ledger:
             >>> ledger = Ledger(f"{folder.name}/budget.db")
             >>> account = ledger.open_account("survey", epsilon=3.0, rule="zcdp")
             >>> guarantee = Guarantee(epsilon=0.1, log_ratio_range=0.1)
-            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would bear 30
+            >>> ledger.affordable("survey", guarantee, "5e" * 32)  # pure composition would afford 30
             146
             >>> ledger.close(); folder.cleanup()
         """
@@ -241,7 +241,7 @@ class Ledger:
             The charge, which has reached the disk, with what the account has spent by then.
 
         Raises:
-            BudgetExceededError: the account cannot bear it, or is closed; the density was charged to another account
+            BudgetExceededError: the account cannot afford it, or is closed; the density was charged to another account
                 before, or with a smaller total variation; or the account is for draws of one density (``iid``) or of
                 one setting (``placement``), and another was asked for.
         """
@@ -319,7 +319,7 @@ class Ledger:
         return self._database.read(work)
 
     def affordable(self, name: str, guarantee: Guarantee, fingerprint: str) -> int:
-        """Returns how many more draws of a density an account can bear.
+        """Returns how many more draws of a density an account can afford.
 
         Args:
             name: of the account.
@@ -344,7 +344,7 @@ class Ledger:
         return self._database.read(work)
 
     def shared_densities(self) -> list[tuple[str, ...]]:
-        """Returns the accounts that bear draws of one density, the limits of which add up: sets of names.
+        """Returns the accounts that are charged for draws of one density, so that their limits add up: sets of names.
 
         No charge makes one any more; releases that did not look let it happen.
         """

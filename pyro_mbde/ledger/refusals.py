@@ -27,10 +27,10 @@ _HALVINGS = 60
 
 
 def beyond_limits(account: Account, tallies: Sequence[Tally], asked: Tally) -> str:
-    """Returns why draws exceed an account's delta or epsilon, and what it would bear.
+    """Returns why draws exceed an account's delta or epsilon, and what it would afford.
 
     Args:
-        account: which cannot bear them.
+        account: the account that cannot afford them.
         tallies: what it has paid for.
         asked: the draws.
     """
@@ -50,13 +50,13 @@ def beyond_limits(account: Account, tallies: Sequence[Tally], asked: Tally) -> s
     )
     if not affordable:
         smaller = _smaller(account, tallies, asked, most)
-        return f"The account {account.name!r} bears no draw of this density: {standing}. {_NOTHING} {smaller}"
+        return f"The account {account.name!r} cannot afford a draw of this density: {standing}. {_NOTHING} {smaller}"
     constraint = f"be at most {affordable:,} in account {account.name!r}: {standing}"
     return argument_error("num_draws", constraint, asked.num_draws, f"{_NOTHING} Ask for fewer.")
 
 
 def _smaller(account: Account, tallies: Sequence[Tally], asked: Tally, most: float) -> str:
-    """Which density an account could still bear a draw of, if it were fitted again."""
+    """Which density an account could still afford a draw of, if it were fitted again."""
     row = f"One draw of a density that is fitted at an epsilon of at most {_rounded_down(most)} is within what is left"
     if asked.guarantee.delta == 0:
         return f"{row}."
@@ -101,7 +101,7 @@ def _beyond_delta(account: Account, tallies: Sequence[Tally], asked: Tally, most
         f"delta={shown(account.certificate_delta)} for the certificates of all its densities"
     )
     if account.rule == "placement" and tallies:  # without a certificate a density has another total variation
-        remedy = "Draw from a density that it has borne before"
+        remedy = "Draw from a density that it has paid for before"
         remedy += "." if left == "0" else f", or fit with a delta of at most {left}."
         return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
     remedy = "Fit with delta=0, which needs no certificate"
@@ -123,7 +123,7 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         constraint = f"be that of an open account, and {account.name!r} was closed on {account.closed.date()}"
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
     if other is not None:
-        constraint = f"be the only account that bears this density, and {other!r} bears it already"
+        constraint = f"be the only account charged for this density, and {other!r} is charged already"
         remedy = "What its rows cost adds up in one account alone."
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
     if contradicts(tallies, asked):
@@ -134,7 +134,7 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         return _other_setting(account, tallies, asked)
     if account.rule != "iid":
         return ""
-    remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which bears several densities."
+    remedy = f"{_NOTHING} Open another account for it, or one with the rule 'zcdp', which takes several densities."
     for tally in tallies:
         if tally.fingerprint != asked.fingerprint:
             constraint = f"name the one density that account {account.name!r} is for"
@@ -154,6 +154,6 @@ def _other_setting(account: Account, tallies: Sequence[Tally], asked: Tally) -> 
         return (
             f"guarantee must have {kept}, which the first charge to account {account.name!r} fixed, got {got}. "
             f"{_NOTHING} Fit with the epsilon and the skew of that first density, or open an account with the rule "
-            "'zcdp', which bears any mixture."
+            "'zcdp', which takes any mixture."
         )
     return ""

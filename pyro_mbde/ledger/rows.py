@@ -162,7 +162,7 @@ def read_charges(connection: Connection, name: str) -> list[Charge]:
 
 
 def read_shared_densities(connection: Connection) -> list[tuple[str, ...]]:
-    """Reads which accounts bear draws of one density: sets of their names."""
+    """Reads which accounts are charged for draws of one density: sets of their names."""
     table = schema.tallies
     names: dict[str, set[str]] = {}
     for fingerprint, account in connection.execute(select(table.c.fingerprint, table.c.account)).all():

@@ -127,7 +127,7 @@ def _shared_densities(firsts: Firsts) -> Iterator[str]:
 
 
 def _first_beyond(connection: Connection, account: Account) -> Entry:
-    """The first charge that an account could not bear."""
+    """The first charge that an account could not afford."""
     query = select(schema.charges).where(schema.charges.c.account == account.name).order_by(schema.charges.c.number)
     rows = read_rows(connection, query)
 

@@ -23,15 +23,15 @@ from pyro_mbde.privacy.placement import (
 from pyro_mbde.privacy.zcdp import zcdp_epsilon, zcdp_rho
 
 PURE, ZCDP, EXACT, PLACEMENT = "pure composition", "zCDP", "exact curve of i.i.d. draws", "placement"
-#: Kept back of what is inverted in floats, as a share of it.
+#: Share of a result that is held back where a function is inverted in floats.
 _RESERVE = 1e-12
-#: By how much of it an epsilon is lowered that does not compose to the total.
+#: Share by which an epsilon is lowered, as long as the draws cost more than the total.
 _STEP = 1e-4
-#: Widths of tilts that differ by less, as a share, serve as well.
+#: Widths of tilts that differ by less than this share are taken to be equally good.
 _TIE = 1e-3
 #: A planned epsilon is rounded down to six digits: it is typed and read, and wastes less than 1e-5 of itself.
 _PLANNED = Context(prec=6, rounding=ROUND_FLOOR)
-#: What accounts compare settings by is rounded up to nine digits: the last of a float differs between processors.
+#: Accounts compare settings rounded up to nine digits: the last digit of a float differs between processors.
 _COMPARED = Context(prec=9, rounding=ROUND_CEILING)
 
 
@@ -79,13 +79,13 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
     Args:
         guarantee: guarantee of one draw.
         num_draws: number k of draws of the same fitted density; at least 1.
-        delta: the total's, in [0, 1), at least the certificate's; ``None`` for just that, which leaves pure
-            composition.
+        delta: delta of the total, in [0, 1), at least the certificate's; ``None`` for exactly the certificate's, which
+            leaves pure composition.
 
     Returns:
         The total, :math:`\epsilon_k` at ``delta``, and the rule that gave it. Under pure composition the total's delta
         is the certificate's, however large a delta was allowed, and the epsilons are added up as the decimals that
-        they print as.
+        Python prints for them.
 
     References:
         Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014. Theorem 3.14 (pure). Bun, Steinke.
@@ -131,7 +131,7 @@ def compose_fits(
 
     Args:
         releases: for each fitted density, the guarantee of one draw, and the number of draws.
-        delta: the total's, in [0, 1), at least that of all certificates; ``None`` for just that.
+        delta: delta of the total, in [0, 1), at least that of all certificates; ``None`` for exactly that.
         rule: ``pure``, or ``zcdp``, which needs a delta above that of the certificates. To be fixed before the first
             draw.
 
@@ -163,7 +163,7 @@ def compose_fits(
 
 @functools.lru_cache(maxsize=4096)
 def exact_decimal(number: float) -> Fraction:
-    """Returns the decimal that a number prints as, which is what people add up: ten times 0.1 is 1.
+    """Returns the decimal that Python prints for a number, which is what people add up: ten times 0.1 is 1.
 
     Args:
         number: finite.
@@ -194,7 +194,7 @@ def round_up(number: float) -> float:
 
 
 def to_float(number: Fraction) -> float:
-    """Returns the nearest float; infinity for what is past them.
+    """Returns the nearest float; infinity for a number beyond the largest float.
 
     Args:
         number: at least 0.
@@ -206,7 +206,7 @@ def to_float(number: Fraction) -> float:
 
 
 def zcdp_of_draw(guarantee: Guarantee) -> float:
-    """Returns rho of one draw under zCDP, its certificate apart: min(epsilon^2 / 2, range^2 / 8).
+    """Returns rho of one draw under zCDP, without its certificate: min(epsilon^2 / 2, range^2 / 8).
 
     Args:
         guarantee: of the draw.
@@ -220,10 +220,10 @@ class DrawBudget:
     """What each of several draws may cost within a total, and what kind of density serves them best.
 
     Attributes:
-        epsilon: of one draw, in nats: what to fit at.
-        delta: of the certificate, what to fit at; 0 for the a-priori form.
+        epsilon: epsilon of one draw, in nats, to fit with.
+        delta: delta of the certificate, to fit with; 0 for the a-priori form.
         form: ``a priori`` or ``calibrated``.
-        skew: where to place the interval of the tilt; part of what the total rests on.
+        skew: where to place the interval of the tilt; the total depends on it.
         total: what the draws then cost together, and by which rule.
     """
 
@@ -237,8 +237,8 @@ class DrawBudget:
     def account_rule(self) -> str:
         """The rule of the :class:`~pyro_mbde.Account` that adds up as the plan does.
 
-        One of ``pure``, ``zcdp``, ``iid`` and ``placement``. Except under ``pure`` it is to be opened with
-        ``certificate_delta`` the plan's ``delta``, as no more is needed.
+        One of ``pure``, ``zcdp``, ``iid`` and ``placement``. Except under ``pure``, open the account with the plan's
+        ``delta`` as its ``certificate_delta``, as no more is needed.
         """
         return {PURE: "pure", ZCDP: "zcdp", EXACT: "iid", PLACEMENT: "placement"}[self.total.rule]
 
@@ -255,17 +255,17 @@ def epsilon_per_draw(
     r"""Returns the epsilon that each of several draws may have, with the form that serves best.
 
     :func:`compose`, inverted. Of the two forms the one with the wider tilt is chosen, since width is what a fit can use
-    to come closer to the table: :math:`R = \epsilon/2` a priori, almost :math:`R = \epsilon` calibrated. A calibrated
-    density costs the less, the lower its skew is, as it then lies closer to the base almost everywhere.
+    to come closer to the table: :math:`R = \epsilon/2` a priori, almost :math:`R = \epsilon` calibrated. The
+    lower the skew of a calibrated density, the less it costs, as it then lies closer to the base almost everywhere.
 
     Args:
         total_epsilon: of all draws together, in nats; finite and above 0.
         num_draws: number k of draws, the largest that may be wanted.
         delta: of all draws together, in [0, 1); 0 leaves the a-priori form and pure composition.
-        certificate_delta: what of it a certificate may take; in (0, 1).
+        certificate_delta: the part of delta that a certificate may use, in (0, 1).
         skew: where a calibrated density is placed, in (0, 1).
-        filled_share: the share of the base's mass that the table is believed to fill, in (0, 1), a public guess. Given,
-            it sets the skew, by :func:`~pyro_mbde.privacy.placement.filled_share_skew`.
+        filled_share: the share of the base's mass that the table is believed to fill, in (0, 1): a public guess, which
+            sets the skew by :func:`~pyro_mbde.privacy.placement.filled_share_skew`. Meant for single rows.
 
     Returns:
         The budget. ``compose`` of what it names is at most the total, and wastes less than 0.1 per cent of it. Its
@@ -332,7 +332,7 @@ def _budget(
 
 
 def _account_bears(guarantee: Guarantee, total: TotalCost, num_draws: int, total_epsilon: float) -> bool:
-    """Whether an account by placement, which rounds up what it compares, bears the draws too."""
+    """Whether an account by placement, which rounds up what it compares, affords the draws too."""
     if total.rule != PLACEMENT:
         return True
     rounded = Guarantee(guarantee.epsilon, total_variation=round_up(guarantee.total_variation))

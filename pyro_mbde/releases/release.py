@@ -134,7 +134,7 @@ def release(
         Rows, card and charge.
 
     Raises:
-        BudgetExceededError: the account cannot bear it or is closed, or another account bears the density already.
+        BudgetExceededError: the account cannot afford it or is closed, or the density is charged to another account.
         FileExistsError: there is a file of that name, or of its card's.
         ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
         TypeError: ``q`` is something that is not private to hand out.

@@ -104,14 +104,16 @@ class TestBudget:
         run("budget", "open", "other", "--epsilon", 3)
         run(*RELEASE)
         result = run(*RELEASE[:5], "--account", "other", "-o", "more.csv", code=3)
-        assert "'clinic' bears it already" in result.stderr
+        assert "'clinic' is charged already" in result.stderr
         assert not Path("more.csv").exists()
         assert "0 more rows of this model" in run("budget", "show", "other", "--model", model).stdout
 
     def test_a_density_that_older_releases_charged_twice(self, run: Run) -> None:
         filled("older.db")
         share_a_density(Store("older.db", Path("older.db")))
-        warning = "Warning: the accounts a, b bear rows of one density: their limits add up. See budget verify.\n"
+        warning = (
+            "Warning: the accounts a, b are charged for rows of one density: their limits add up. See budget verify.\n"
+        )
         for words in ((), ("a",)):
             result = run("budget", "show", *words, "--ledger", "older.db")
             assert result.stderr == warning
@@ -259,7 +261,7 @@ class TestBudget:
         assert f" {document['num_rows']} --ledger" in releasing
         assert document["num_rows"] == batch * document["num_draws"] >= rows
         assert document["seconds"] == document["num_scored"] / 500_000
-        # What the plan costs is what its account bears.
+        # What the plan costs is what its account affords.
         run("budget", "open", "planned", *document["account_options"].split())
         bounds, certificate = plan_calibration(
             Normal(0.0, 1.0), document["epsilon"], document["delta"], document["skew"], batch if batch > 1 else None

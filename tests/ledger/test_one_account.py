@@ -89,12 +89,12 @@ class TestNames:
 
 class TestDensities:
     def test_a_density_is_charged_to_one_account(self, ledger: Ledger) -> None:
-        """Otherwise each of two accounts of 1 would bear ten rows of one density, at 2 in all."""
+        """Otherwise each of two accounts of 1 would pay for ten rows of one density, at 2 in all."""
         ledger.open_account("a", 1.0)
         ledger.open_account("b", 1.0)
         ledger.charge("a", UNIT, 5, fingerprint=ONE)
         for guarantee in (UNIT, Guarantee(0.2)):
-            with pytest.raises(BudgetExceededError, match="and 'a' bears it already.*Nothing was charged") as caught:
+            with pytest.raises(BudgetExceededError, match="and 'a' is charged already.*Nothing was charged") as caught:
                 ledger.charge("b", guarantee, 1, fingerprint=ONE.upper())
             assert not shows_part("".join(traceback.format_exception(caught.value)), ONE)
         assert ledger.affordable("b", UNIT, ONE) == 0
@@ -117,7 +117,7 @@ class TestDensities:
             )
             (fingerprint,) = {charge.fingerprint for charge in ledger.charges("b") if charge.number == 10}
             for name, other in (("a", "b"), ("b", "a")):
-                with pytest.raises(BudgetExceededError, match=f"and '{other}' bears it already"):
+                with pytest.raises(BudgetExceededError, match=f"and '{other}' is charged already"):
                     ledger.charge(name, UNIT, 1, fingerprint=fingerprint)
             assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 12
 

@@ -117,9 +117,9 @@ def test_certificates_have_their_part(ledger: Ledger) -> None:
     with pytest.raises(BudgetExceededError) as caught:
         ledger.charge("a", placed(0.5, delta=2e-9), 3, fingerprint=THREE)
     assert "delta must be at most 1e-09 for a further certificate" in str(caught.value)
-    assert "borne before, or fit with a delta of at most 1e-09." in str(caught.value)
+    assert "paid for before, or fit with a delta of at most 1e-09." in str(caught.value)
     ledger.charge("a", placed(0.5), 3, fingerprint=THREE)
-    with pytest.raises(BudgetExceededError, match="Draw from a density that it has borne before.$"):
+    with pytest.raises(BudgetExceededError, match="Draw from a density that it has paid for before.$"):
         ledger.charge("a", placed(0.5), 3, fingerprint=DENSITIES[5])
     ledger.charge("a", placed(0.5), 3, fingerprint=THREE)
     assert ledger.verify().ok

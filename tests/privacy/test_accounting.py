@@ -68,7 +68,7 @@ def test_attack_on_the_failing_certificate(delta: float, num_draws: int, extra_d
     worst = 0.0
     for good, good_other in (edge, sure):
         if extra_delta and good is sure[0]:
-            continue  # its second place is within e^epsilon in one direction alone, which only pure composition bears
+            continue  # its second place is within e^epsilon in one direction alone, where only pure composition holds
         for bad, bad_other in itertools.product(anywhere, repeat=2):
             for failure, other_failure in itertools.product((0.0, delta), repeat=2):
                 excess = 0.0
