@@ -90,9 +90,9 @@ def _show_warning(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
-  pyro-mbde fit patients.csv --schema schema.toml --epsilon 0.5 -o model.pt
-  pyro-mbde release model.pt 4 --ledger budget.db --account clinic-2026 -o public/rows.csv
+  pyro-mbde budget open clinic-2026 --epsilon 3 --ledger budget.db
+  pyro-mbde fit patients.csv --schema schema.toml --epsilon 3 --rows 10 -o model.pt
+  pyro-mbde release model.pt --ledger budget.db --account clinic-2026 -o public/rows.csv
   pyro-mbde budget verify --ledger budget.db
 
 \b

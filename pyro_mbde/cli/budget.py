@@ -31,7 +31,7 @@ from pyro_mbde.cli.shared import (
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde budget plan --epsilon 3 --rows 10
-  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
+  pyro-mbde budget open clinic-2026 --epsilon 3 --ledger budget.db
   pyro-mbde budget show --ledger budget.db
   pyro-mbde budget verify --ledger budget.db
 """,
@@ -48,7 +48,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask. Without a ter
     short_help="Open an account.",
     epilog=f"""\b
 {EXAMPLES}
-  pyro-mbde budget open clinic-2026 --epsilon 2 --ledger budget.db
+  pyro-mbde budget open clinic-2026 --epsilon 3 --ledger budget.db
   pyro-mbde budget open survey --epsilon 3 --rule placement --ledger budget.db
 
 \b
@@ -73,7 +73,7 @@ Rules:
 @click.option(
     "--certificate-delta",
     type=NUMBER,
-    help="What the certificates of models may take of delta.  [default: by the rule]",
+    help="The part of delta that the certificates of models may use.  [default: depends on the rule]",
 )
 @yes_option
 @shared_options
@@ -92,8 +92,8 @@ def open_command(
     """Open the account NAME, a permanent limit on what rows from one table cost together.
 
     The ledger is created if there is none. Epsilon, delta and rule cannot be changed later: choose them before anything
-    is drawn. On a terminal the command shows them and asks first. One table should have one account, and one density is
-    charged to one account only. The name must not look like that of another account.
+    is drawn. On a terminal the command shows them and asks for confirmation. One table should have one account, and one
+    density is charged to one account only. The name must not look like that of another account.
     """
     from pyro_mbde.ledger.accounts import make_account
     from pyro_mbde.privacy.advice import advise
@@ -156,7 +156,7 @@ def close_command(ctx: click.Context, console: Console, name: str, ledger: str, 
 )
 @click.argument("name", required=False)
 @ledger_option
-@click.option("--model", type=EXISTING, help="Say how many more rows or batches of this model the account can bear.")
+@click.option("--model", type=EXISTING, help="Say how many more rows or batches of this model the account can afford.")
 @shared_options
 def show_command(console: Console, name: str | None, ledger: str, model: Any) -> None:
     """Show all accounts, or the account NAME with its charges."""

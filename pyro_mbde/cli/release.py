@@ -28,8 +28,8 @@ from pyro_mbde.cli.shared import (
 {EXAMPLES}
   pyro-mbde release model.pt --ledger budget.db --account clinic-2026 -o public/rows.csv
   pyro-mbde release single-rows.pt 3 --ledger budget.db --account clinic-2026 -o public/rows.csv
-  pyro-mbde release model.pt 2 --config pyro-mbde.toml --purpose "rows for the course"
-  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release model.pt 1 --account survey -o public/row.parquet
+  pyro-mbde release model.pt 20 --config pyro-mbde.toml --purpose "rows for the course"
+  PYRO_MBDE_LEDGER=postgresql://... pyro-mbde release single-rows.pt 1 --account survey -o public/row.parquet
 """,
 )
 @click.argument("model", type=EXISTING)
@@ -60,13 +60,15 @@ def release_command(
 ) -> None:
     """Draw NUM_ROWS rows from MODEL, to hand out, and charge them to an account of the ledger.
 
-    A model that was fitted with --rows gives whole batches, each for one price: one, if NUM_ROWS is left out, and else
-    as many as make up NUM_ROWS. Of any other model every row is paid for by itself, and NUM_ROWS is needed.
+    From a model that was fitted with --rows, whole batches are drawn, each for one price: one batch if NUM_ROWS is left
+    out, and otherwise as many as make up NUM_ROWS. From any other model, every row is paid for by itself, and NUM_ROWS
+    is needed.
 
-    The account is charged before anything is drawn. If it cannot bear the rows, nothing is drawn and the exit code is
+    The account is charged before anything is drawn. If it cannot afford the rows, nothing is drawn and the exit code is
     3. A card that says what is guaranteed is written beside ROWS, as .card.json and .card.html; none of the three files
     may exist. Rows and card are public, and so is everything that this command prints. Rows that were charged and
-    cannot be written are printed. Once rows are charged and written the exit code is 0, even if nothing can be printed.
+    cannot be written are printed. Once rows are charged and written, the exit code is 0, even if nothing can be
+    printed.
     """
     from pyro_mbde._checks import counted, shown
     from pyro_mbde.density.base import PreparedBase

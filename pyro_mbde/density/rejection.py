@@ -25,7 +25,7 @@ class RandomSource(Protocol):
         """Returns independent draws of the base, shape ``(num_proposals, *event_shape)``."""
 
     def uniforms(self, num_proposals: int) -> Tensor:
-        """Returns independent multiples of 2^-53 in [0, 1), each as likely as another; float64 ``(num_proposals,)``."""
+        """Returns independent multiples of 2^-53 in [0, 1), all equally likely; float64 ``(num_proposals,)``."""
 
 
 def proposal_batch(event_shape: torch.Size) -> int:

@@ -56,10 +56,10 @@ class GroupGuarantee:
             object.__setattr__(self, "group_size", check_group_size("group_size", self.group_size))
 
     def for_group(self, size: int) -> GroupGuarantee:
-        r"""Returns what the guarantee says of groups of another size.
+        r"""Returns what the guarantee says about groups of another size.
 
-        A table is led to one that differs in g rows by :math:`s = \lceil g / \text{group size} \rceil` steps of at most
-        ``group_size`` rows each. Chaining the inequality,
+        :math:`s = \lceil g / \text{group size} \rceil` steps of at most ``group_size`` rows each lead from a table to
+        one that differs in g rows. Chaining the inequality,
 
         .. math::
             \Pr[S] \le e^{\epsilon} \Pr[S_1] + \delta \le \dots \le e^{s \epsilon} \Pr[S_s] +
@@ -70,7 +70,7 @@ class GroupGuarantee:
             size: rows that may differ, at least 1.
 
         Returns:
-            This guarantee, where it covers such groups already; else that of the chain.
+            This guarantee, if it covers such groups already; otherwise that of the chain.
 
         Raises:
             TypeError: ``size`` is not a whole number.

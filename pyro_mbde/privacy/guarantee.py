@@ -12,7 +12,7 @@ from pyro_mbde._checks import check_number
 class Guarantee:
     r"""The integral-privacy guarantee of one draw.
 
-    Let :math:`q_D` be the density that is fitted to table :math:`D`, which a draw is made from. For *any* two tables
+    Let :math:`q_D` be the density that is fitted to table :math:`D` and from which a draw is made. For *any* two tables
     :math:`D, D'`, of any sizes and with nothing in common, and whatever randomness their fits used, at every x
 
     .. math::
@@ -27,11 +27,11 @@ class Guarantee:
 
     Args:
         epsilon: largest log-ratio between the laws of a draw under two tables, in nats; in [0, inf].
-        delta: probability that the certificate fails, counted once for a fitted density (not once a draw); in [0, 1).
+        delta: probability that the certificate fails, counted once per fitted density (not per draw); in [0, 1).
         log_ratio_range: largest minus smallest log-ratio over the outcomes, for any one pair of tables, in nats; in
-            [0, 2 epsilon]. It is what many draws add up by. ``None`` stands for 2 epsilon, the largest it can be.
-        total_variation: largest total variation between the laws of a draw under two tables, in [0, 1]. Below what
-            epsilon and range allow where the density lies at a public place. ``None`` stands for
+            [0, 2 epsilon]. The cost of many draws depends on it. ``None`` stands for 2 epsilon, the largest it can be.
+        total_variation: largest total variation between the laws of a draw under two tables, in [0, 1]. Less than
+            epsilon and range allow, if it is public where the density is placed. ``None`` stands for
             tanh(log_ratio_range/4), the largest it can be (docs/proofs.md, *Placement*).
 
     References:

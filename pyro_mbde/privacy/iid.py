@@ -15,7 +15,8 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Draws up to which the exact curve is computed; beyond, zCDP is as good.
 MOST_DRAWS = 10_000
-#: By how much of it an epsilon found without proof is raised before it is proved; and more, where that fails.
+#: Share by which an epsilon that a search found is raised before it is proved, and the factor by which that share grows
+#: where the proof fails.
 _SLACK, _GROWTH = 5e-5, 2.0
 #: Relative error of sums of floats here, counted on the safe side.
 _ROUNDING = 1e-9
@@ -34,7 +35,7 @@ class _Pair(NamedTuple):
 
 
 def iid_epsilon(guarantee: Guarantee, num_draws: int, delta: float) -> float:
-    r"""Returns the least epsilon that k draws of one fitted density guarantee at a delta, its certificate apart.
+    r"""Returns the least epsilon that k draws of one fitted density guarantee at a delta, without its certificate.
 
     Let r be the range of the guarantee. The least epsilon at a delta is that of the worst pair of laws on two points
     with log-ratios t and t - r,

@@ -11,16 +11,17 @@ from pyro_mbde.privacy.advice import LOOKS_LIKE_BASE, distance_from_base
 
 #: Largest epsilon of a batch: at 12 a constant-time draw takes six million proposals, and each is a batch.
 MAX_BATCH_EPSILON = 12.0
-#: Tolerance of a batch's certificate, as a share of epsilon: 1.8 per cent of epsilon are lost to it.
+#: Tolerance of a batch's certificate, as a share of epsilon: 1.8 per cent of epsilon is lost to it.
 BATCH_TOLERANCE = 0.009
-#: Rows that a release should score at most; about ten minutes on two cores.
+#: The largest number of rows that a release should score; about ten minutes on two cores.
 _MAX_SCORED = 5 * 10**8
 #: Natural logarithm of the largest weight that the base may have in the law of a constant-time draw: 2^-53, one step of
 #: a 53-bit uniform number. sampling/plan.py and releases/card.py name the same number.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
 #: Rows are called almost draws of the table where the base is nearer to it than this share of the epsilon of a row, and
-#: hardly different from the base where it is further away than that one. Total variation to the table, in shares of the
-#: base's own, where the divergence of the base is 1/4, 1/2, 4/3 and 3 times epsilon a row: 7, 15, 30 and 80 per cent.
+#: hardly different from the base where it is further away than the second. Total variation to the table, in shares of
+#: the base's own, where the divergence of the base is 1/4, 1/2, 4/3 and 3 times epsilon a row: 7, 15, 30 and 80 per
+#: cent.
 _ALMOST_TABLE, _ALMOST_BASE = 0.5, 4.0
 
 
@@ -109,7 +110,9 @@ class ReleasePlan:
         if distance < LOOKS_LIKE_BASE:
             what = "batches" if self.rows_per_batch > 1 else "rows"
             share = math.floor(100 * (1 - distance))
-            remarks.append(f"At least {share} in 100 such {what} could as well have been drawn from the public base.")
+            remarks.append(
+                f"At least {share} in 100 such {what} could just as well have been drawn from the public base."
+            )
         return remarks
 
 
@@ -126,18 +129,21 @@ def plan_release(
     """Returns how to hand out rows within a total.
 
     One batch of all rows comes closest to the table, in total variation, in every case that was measured
-    (docs/choosing.md): a batch spends its epsilon where it pays, where single rows are each clipped alone. Several
+    (docs/choosing.md): a batch spends its epsilon where it changes the rows most, while single rows are
+    each clipped alone. Several
     batches are planned where one would cost more than :data:`MAX_BATCH_EPSILON`, or take too long.
 
     Args:
         total_epsilon: of all rows together, in nats; finite and above 0.
         num_rows: rows wanted, at least 1.
         delta: of all rows together, in [0, 1); 0 leaves the a-priori form, of half the width.
-        certificate_delta: what of it the certificate may take, in (0, 1).
+        certificate_delta: the part of delta that the certificate may use, in (0, 1).
         skew: where the density is placed, in (0, 1).
-        filled_share: share of the base's mass that the table is believed to fill, in (0, 1); sets the skew.
-        divergence: what is believed of the divergence of the table from the base, in nats a row, at least 0; for the
-            words alone. A public guess.
+        filled_share: share of the base's mass that the table is believed to fill, in (0, 1); sets the skew. Meant for
+            single rows: with a batch it closes far less of the distance at large epsilon, and a skew of 0.3 was best in
+            measurements (docs/experiments.md, *Where to place a batch*).
+        divergence: what is believed of the divergence of the table from the base, in nats a row, at least 0: a public
+            guess, which changes the remarks alone.
 
     Returns:
         The plan.

@@ -1,4 +1,4 @@
-"""Zero-concentrated differential privacy, and what it is in epsilon and delta."""
+"""Zero-concentrated differential privacy, and its conversion to epsilon and delta."""
 
 from __future__ import annotations
 

@@ -201,8 +201,10 @@ class LogRatio:
             delta: probability that the certificate is wrong, in [0, 1).
             skew: where the interval lies, in (0, 1): 1/2 is the paper's set, a lower skew allows gains up to
                 (1 - skew) epsilon.
-            filled_share: share of the base's mass that the table is believed to fill, in (0, 1): a public guess. Given,
-                it sets the skew, by :func:`~pyro_mbde.privacy.placement.filled_share_skew`.
+            filled_share: share of the base's mass that the table is believed to fill, in (0, 1): a public guess, which
+                sets the skew by :func:`~pyro_mbde.privacy.placement.filled_share_skew`. Meant for single rows: with a
+                batch it closes far less of the distance at large epsilon, and a skew of 0.3 was best in measurements
+                (docs/experiments.md, *Where to place a batch*).
             num_rows: rows of a batch, at least 1; ``None`` for single rows.
 
         Example:
