@@ -1,4 +1,4 @@
-"""Plain words on public numbers: when a total is weak, and how many rows could as well be draws of the base."""
+"""Plain words on public numbers: when a total is weak, and how many rows could just as well be draws of the base."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pyro_mbde._checks import check_number
 #: to 1. At 3 they can become 96 to 4, at 1 they stay at 74 to 26. Odds are rounded up: they are what can be promised.
 WEAK_EPSILON = 4.0
 
-#: Rows are said to look like the base where at least nine in ten of them could as well be draws of it, whatever the
-#: table: below epsilon 0.48 at skew 0.3. The best rows at 0.3, 0.5, 1 and 2 close 10, 17, 30 and 52 per cent of the
+#: Rows are said to look like the base if at least nine in ten of them could just as well be draws of it, whatever
+#: the table: below epsilon 0.48 at skew 0.3. The best rows at 0.3, 0.5, 1 and 2 close 10, 17, 30 and 52 per cent of the
 #: distance (total variation) from N(0, 1) to N(1, 1/2), and 11, 18, 33 and 55 per cent of that to an even mixture of
 #: N(-1, 0.3) and N(1, 0.3).
 LOOKS_LIKE_BASE = 0.1
@@ -23,10 +23,10 @@ _LARGEST_ODDS = 1e6
 def advise(
     total: float | None = None, *, row: float | None = None, skew: float = 0.5, calibrated: bool = True
 ) -> list[str]:
-    """Returns what a privacy expert would say of an epsilon: of a total that is weak, and of what a row can show.
+    """Returns what a privacy expert would say about an epsilon: about a weak total, and about what a row can show.
 
     Privacy:
-        Public: it depends on nothing but its arguments, which are public.
+        Public: it depends on its arguments alone, which are public.
 
     Args:
         total: epsilon of all rows together, in nats, at least 0; ``None`` where it is not known.
@@ -40,14 +40,14 @@ def advise(
 
     Example:
         >>> print(*advise(2.0, row=0.5, skew=0.3))
-        At epsilon 0.5 a row, at least 89 in 100 rows could as well have been drawn from the public base, whatever the
-        table.
+        At epsilon 0.5 a row, at least 89 in 100 rows could just as well have been drawn from the public base, whatever
+        the table.
         >>> for remark in advise(10.0, row=0.1, skew=0.3):
         ...     print(remark)
         A total epsilon of 10 is a weak promise: even odds on which of two tables the rows come from can become 22,027
         to 1. Totals of 1 to 3 can be defended.
-        At epsilon 0.1 a row, at least 97 in 100 rows could as well have been drawn from the public base, whatever the
-        table. So the rows will look like the public base. Fewer rows, or narrower public ranges, would show more.
+        At epsilon 0.1 a row, at least 97 in 100 rows could just as well have been drawn from the public base, whatever
+        the table. So the rows will look like the public base. Fewer rows, or narrower public ranges, would show more.
     """
     remarks = []
     if total is not None and _check(total, "total") >= WEAK_EPSILON:
@@ -58,8 +58,8 @@ def advise(
         distance = distance_from_base(row, skew, calibrated=calibrated)
         share = math.floor(100 * (1 - distance))
         remark = (
-            f"At epsilon {row:.4g} a row, at least {share} in 100 rows could as well have been drawn from the public "
-            f"base, whatever the table."
+            f"At epsilon {row:.4g} a row, at least {share} in 100 rows could just as well have been drawn from the "
+            f"public base, whatever the table."
         )
         if distance < LOOKS_LIKE_BASE:
             remedy = "Fewer rows, or narrower public ranges, would show more."
@@ -71,7 +71,7 @@ def advise(
 def distance_from_base(epsilon: float, skew: float = 0.5, *, calibrated: bool = True) -> float:
     r"""Returns the largest total variation between the base and any density of a guarantee.
 
-    That is the largest share of rows that a table can change: the others could as well be draws of the base.
+    That is the largest share of rows that a table can change: the others could just as well be draws of the base.
 
     .. math::
         \mathrm{TV}(q, q_0) \le \frac{(1 - a)(b - 1)}{b - a}, \quad

@@ -43,8 +43,8 @@ def likeness(
         >>> of["of_100_rows"]
         89
         >>> print(of["text"])
-        At ε = 0.5 a row, at least 89 of 100 such rows could as well have been drawn from the public base, whatever the
-        table was (except with a probability of 1e-9). So means, shares and correlations of these rows are not those
+        At ε = 0.5 a row, at least 89 of 100 such rows could just as well have been drawn from the public base, whatever
+        the table was (except with a probability of 1e-9). So means, shares and correlations of these rows are not those
         of the table.
     """
     skew = 0.5 if fresh_chains else skew
@@ -61,13 +61,13 @@ def likeness(
     if rows_of_batch is None:
         if of_100 > 0:
             counts = f"{of_100} of 100 such rows"
-            text = f"At ε = {epsilon} a row, at least {counts} could as well have been {tail} {followed}"
+            text = f"At ε = {epsilon} a row, at least {counts} could just as well have been {tail} {followed}"
         return {"of_100_rows": of_100, **found, "text": text}
     of_a_row = row_distance(guarantee.epsilon, placed, rows_of_batch, calibrated=calibrated)
     rows_of_100 = math.floor(100 * (1 - min(of_a_row + _RESERVE, distance)))
     if rows_of_100 > 0:
         counts = f"{of_100} of 100 such batches and, each by itself, {rows_of_100} of 100 such rows"
-        text = f"At ε = {epsilon} a batch, at least {counts} could as well have been {tail} {followed}"
+        text = f"At ε = {epsilon} a batch, at least {counts} could just as well have been {tail} {followed}"
     return {"of_100_batches": of_100, "of_100_rows": rows_of_100, **found, "text": text}
 
 

@@ -297,7 +297,7 @@ def closed_share(distances: Sequence[Distances]) -> float | None:
 def _verdict(columns: Sequence[ColumnComparison], pairs: Sequence[PairComparison], density_to_base: float) -> str:
     """What rows will look like."""
     common = math.floor(100 * (1 - density_to_base))
-    like_base = f"{common} in 100 could as well have been drawn from the public base"
+    like_base = f"{common} in 100 could just as well have been drawn from the public base"
     if all(column.distances.table_to_base is None for column in columns):
         return f"Of your rows, {like_base}. How far they are from your table, only the table can tell."
     ways = [

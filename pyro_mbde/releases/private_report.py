@@ -74,7 +74,8 @@ def private_report(
         ('PRIVATE - do not hand out', True, 3)
         >>> print(report["comparison"]["verdict"])
         Your rows will look more like the public base than like your table: they cover 21% in single columns of
-        the distance from the public base to your table; 88 in 100 could as well have been drawn from the public base.
+        the distance from the public base to your table; 88 in 100 could just as well have been drawn from the public
+        base.
     """
     check_density(q)
     target = None if path is None else _check_path(path)

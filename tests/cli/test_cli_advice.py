@@ -12,7 +12,7 @@ from pyro_mbde import Schema
 from pyro_mbde.tables.files import TableModel
 
 WEAK = "is a weak promise"
-SHARE = "could as well have been drawn from the public base"
+SHARE = "could just as well have been drawn from the public base"
 BASE = "will look like the public base"
 OPEN = ("budget", "open", "clinic", "--delta", 1e-6, "--ledger", "budget.db", "--epsilon")
 

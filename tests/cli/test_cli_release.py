@@ -31,7 +31,7 @@ class TestRelease:
             "entry 2 of the ledger, charged to clinic: epsilon 2 of 5 spent, delta 0 of 1e-06\n"
         )
         assert result.stderr.startswith("A total epsilon of 5 is a weak promise")
-        assert "at least 87 in 100 rows could as well have been drawn from the public base" in result.stderr
+        assert "at least 87 in 100 rows could just as well have been drawn from the public base" in result.stderr
         assert result.stderr.count("\n") == 2
         rows = pd.read_csv("rows.csv")
         assert list(rows) == ["age", "visits"]

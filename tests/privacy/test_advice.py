@@ -72,7 +72,7 @@ def test_thresholds() -> None:
     assert [remark[:15] for remark in advise(6.0, row=6.0)] == ["A total epsilon", "At epsilon 6 a "]  # not both
     (plain,) = advise(2.0, row=0.5, skew=0.3)
     assert plain.startswith(
-        "At epsilon 0.5 a row, at least 89 in 100 rows could as well have been drawn from the public"
+        "At epsilon 0.5 a row, at least 89 in 100 rows could just as well have been drawn from the public"
     )
     assert "look like" not in plain
     (base,) = advise(2.0, row=0.4, skew=0.3)

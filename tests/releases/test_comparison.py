@@ -213,7 +213,7 @@ class TestVerdict:
         ratio, table = ratio_and_table
         verdict = compare(ratio.mollify(epsilon), table).verdict
         assert verdict.startswith(f"Your rows will look {said}: they cover ")
-        assert "in 100 could as well have been drawn from the public base." in verdict
+        assert "in 100 could just as well have been drawn from the public base." in verdict
 
     def test_a_table_like_the_base(self) -> None:
         verdict = compare(step_density(0.01), torch.randn(20_000, 2)).verdict
@@ -221,7 +221,9 @@ class TestVerdict:
 
     def test_without_a_table(self) -> None:
         verdict = compare(step_density(1.0), None).verdict
-        assert verdict.startswith("Of your rows, 76 in 100 could as well have been drawn from the public base. How far")
+        assert verdict.startswith(
+            "Of your rows, 76 in 100 could just as well have been drawn from the public base. How far"
+        )
 
     def test_closed_share(self) -> None:
         far, near = Distances(0.5, 0.5, 0.1, 0.01), Distances(0.5, 0.005, 0.5, 0.01)

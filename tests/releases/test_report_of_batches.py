@@ -44,7 +44,7 @@ def test_a_row_by_itself_is_as_far_from_base_and_table_as_its_draws(batch: Molli
     coarse = torch.cat([torch.quantile(table, levels), BASE.icdf(levels)]).sort().values
     away = 0.5 * (shares(drawn, coarse) - shares(table, coarse)).abs().sum()
     assert column.distances.table_to_density == pytest.approx(float(away), abs=0.015)
-    assert "could as well have been drawn from the public base" in compared.verdict
+    assert "could just as well have been drawn from the public base" in compared.verdict
 
 
 def test_a_batch_of_one_row_is_a_row() -> None:
