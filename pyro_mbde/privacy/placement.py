@@ -54,7 +54,8 @@ def filled_share_skew(epsilon: float, filled_share: float) -> float:
     .. math::
         \text{skew} = \frac{\log(1 + \alpha (e^{\epsilon} - 1))}{\epsilon} ,
 
-    minimax for every f-divergence among tables with :math:`p \le q_0 / \alpha`. For batches a skew of 0.3 was best in
+    minimax for every f-divergence among tables with :math:`p \le q_0 / \alpha`. Where the ratio :math:`p/q_0` is
+    believed to lie in :math:`[1/\gamma, \gamma]`, take :math:`\alpha = 1/(\gamma + 1)`. For batches a skew of 0.3 was best in
     measurements (docs/experiments.md, *Where to place a batch*).
 
     Args:
@@ -66,6 +67,7 @@ def filled_share_skew(epsilon: float, filled_share: float) -> float:
 
     References:
         Park, Asoodeh, Lee. Exactly Minimax-Optimal Locally Differentially Private Sampling. 2024. Theorem 3.1.
+        Ghoukasian, Lee, Asoodeh. Locally Private Sampling with Public Data. 2025 (gamma).
 
     Example:
         >>> round(filled_share_skew(1.0, 0.2), 3), round(filled_share_skew(10.0, 0.2), 3)
