@@ -55,8 +55,8 @@ def filled_share_skew(epsilon: float, filled_share: float) -> float:
         \text{skew} = \frac{\log(1 + \alpha (e^{\epsilon} - 1))}{\epsilon} ,
 
     minimax for every f-divergence among tables with :math:`p \le q_0 / \alpha`. Where the ratio :math:`p/q_0` is
-    believed to lie in :math:`[1/\gamma, \gamma]`, take :math:`\alpha = 1/(\gamma + 1)`. For batches a skew of 0.3 was best in
-    measurements (docs/experiments.md, *Where to place a batch*).
+    believed to lie in :math:`[1/\gamma, \gamma]`, take :math:`\alpha = 1/(\gamma + 1)`. For batches a skew of 0.3 was
+    best in measurements (docs/experiments.md, *Where to place a batch*).
 
     Args:
         epsilon: width of the interval, in nats, above 0.
