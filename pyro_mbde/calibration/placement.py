@@ -24,6 +24,7 @@ from pyro_mbde.density.kinds_of_statistics import aligned
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.tilt import Tilt
+from pyro_mbde.privacy.release_plan import MAX_CERTIFIED_ROWS
 
 #: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second until the
 #: standard error of the log-normaliser is below the third, a share of the tolerance.
@@ -212,7 +213,7 @@ class Calibrator:
     ) -> bool:
         proof = BatchCertificate(num_rows, shift, bounds, certificate)
         held = self._scores.sample(_HELD)
-        num_blocks = math.ceil(patience * proof.expected_blocks(held))
+        num_blocks = math.ceil(min(patience * proof.expected_blocks(held), MAX_CERTIFIED_ROWS / proof.block_rows))
         blocks = (self._draws.fresh(proof.block_rows, bar)[0] for _ in range(num_blocks))
         return proof.holds(blocks, held)
 

@@ -10,7 +10,8 @@ from pyro_mbde._checks import argument_error, check_epsilon, check_number
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, check_skew, skewed_bounds
-from pyro_mbde.privacy.release_plan import BATCH_TOLERANCE, MAX_BATCH_EPSILON
+from pyro_mbde.density.row_batch import MAX_ROWS
+from pyro_mbde.privacy.release_plan import MAX_BATCH_EPSILON, MAX_CERTIFIED_ROWS, batch_tolerance, certified_rows
 
 #: The smallest delta, whose half is far from underflow.
 SMALLEST_DELTA = 1e-300
@@ -18,8 +19,6 @@ SMALLEST_DELTA = 1e-300
 _DRAWS_PLANNED = 2**22
 #: Share of epsilon that an exactly summed log-normaliser is allowed to be off by.
 _EXACT_TOLERANCE = 1e-6
-#: Share of the shorter side of its interval that a batch's tolerance may take.
-_LARGEST_SHARE = 0.25
 
 
 def plan_calibration(
@@ -50,14 +49,16 @@ def plan_calibration(
         remedy = "A batch takes about 37 e^epsilon proposals. Lower epsilon, or draw several smaller batches."
         limit = f"be at most {MAX_BATCH_EPSILON:g} for a batch"
         check_number("epsilon", epsilon, limit, lambda value: value <= MAX_BATCH_EPSILON, remedy=remedy)
+        check_number("num_rows", num_rows, f"be at most {MAX_ROWS:,}", lambda value: value <= MAX_ROWS)
     constraint = f"be 0, or in [{SMALLEST_DELTA:g}, 1)"
     delta = check_number("delta", delta, constraint, lambda value: value == 0 or SMALLEST_DELTA <= value < 1)
+    if num_rows is not None and delta:
+        _check_effort(epsilon, delta, skew, num_rows)
     planned: tuple[Bounds, Certificate] | None = None
     if min(skew, 1 - skew) * epsilon > 2 * ROUNDING_RESERVE + _EXACT_TOLERANCE * epsilon:
         if num_rows is not None:
-            tolerance = min(BATCH_TOLERANCE, _LARGEST_SHARE * skew, _LARGEST_SHARE * (1 - skew)) * epsilon
-            if delta and tolerance > 2 * ROUNDING_RESERVE:
-                bounds = shrunk_bounds(epsilon, skew, tolerance)
+            if delta:
+                bounds = shrunk_bounds(epsilon, skew, batch_tolerance(epsilon, skew))
                 # What rounding left over, so that a batch costs what was asked to the last digit.
                 planned = bounds, Certificate((epsilon - bounds.width) / 2, delta)
         elif PreparedBase.of(base).finite is not None:
@@ -68,6 +69,19 @@ def plan_calibration(
     if planned is not None and planned[0].width > epsilon / 2:
         return planned
     return skewed_bounds(epsilon / 2, 0.5), None
+
+
+def _check_effort(epsilon: float, delta: float, skew: float, num_rows: int) -> None:
+    """Raises if the certificate of a batch would take too many rows; depends only on public numbers."""
+    needed = certified_rows(epsilon, skew, delta, num_rows)
+    if needed > MAX_CERTIFIED_ROWS:
+        amount = "more than any number of rows" if math.isinf(needed) else f"about {needed:.1e} rows"
+        remedy = (
+            f"It would take {amount}, and at most {MAX_CERTIFIED_ROWS:.0e} are drawn. Take fewer rows in a batch, a "
+            f"skew nearer 0.3, or delta=0, which needs no certificate."
+        )
+        found = f"epsilon={epsilon:g}, delta={delta:g}, skew={skew:g}, num_rows={num_rows}"
+        raise ValueError(f"A certificate for such a batch must be in reach, got {found}. {remedy}")
 
 
 def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds, Certificate]:

@@ -33,6 +33,7 @@ from pyro_mbde.experiments.row_laws import (
 from pyro_mbde.privacy.accounting import DrawBudget, epsilon_per_draw
 from pyro_mbde.privacy.placement import filled_share_skew
 from pyro_mbde.privacy.release_plan import MAX_BATCH_EPSILON
+from pyro_mbde.private_files import write_atomically
 from pyro_mbde.training.density_ratio import DensityRatio
 
 Record = dict[str, Any]
@@ -329,7 +330,7 @@ def batches(
                     measured += found
                     bar.update()
     if records is not None:
-        records.write_text(json.dumps(measured, indent=1))
+        write_atomically(lambda file: file.write(json.dumps(measured, indent=1).encode()), records)
         click.echo(str(records))
 
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyro_mbde._checks import check_count, check_number
+from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde.privacy.accounting import DrawBudget, epsilon_per_draw
-from pyro_mbde.privacy.advice import LOOKS_LIKE_BASE, distance_from_base
+from pyro_mbde.privacy.advice import distance_from_base
 
 #: Largest epsilon of a batch: at 12 a constant-time draw takes six million proposals, and each is a batch.
 MAX_BATCH_EPSILON = 12.0
-#: Tolerance of a batch's certificate, as a share of epsilon: 1.8 per cent of epsilon is lost to it.
-BATCH_TOLERANCE = 0.009
-#: The largest number of rows that a release should score; about ten minutes on two cores.
-_MAX_SCORED = 5 * 10**8
+#: Tolerance of a batch's certificate, as a share of epsilon, of which twice as much is lost to it; at most the second
+#: share of the shorter side of the interval, and at least the third, in nats.
+BATCH_TOLERANCE, _LARGEST_SHARE, _MIN_TOLERANCE = 0.009, 0.25, 2e-5
+#: Rows that a certificate may be expected to take, about ten minutes on one core; and of a bet, as in certificates.
+MAX_CERTIFIED_ROWS, _LARGEST_BET = 10**8, 0.9
+#: Rows that a release should score at most, under an hour on one core; and rows that can be planned.
+_MAX_SCORED, _MAX_ROWS = 5 * 10**8, 10**5
 #: Natural logarithm of the largest weight that the base may have in the law of a constant-time draw: 2^-53, one step of
 #: a 53-bit uniform number. sampling/plan.py and releases/card.py name the same number.
 _LOG_LARGEST_WEIGHT = -53 * math.log(2)
-#: Rows are called almost draws of the table where the base is nearer to it than this share of the epsilon of a row, and
-#: hardly different from the base where it is further away than the second. Total variation to the table, in shares of
-#: the base's own, where the divergence of the base is 1/4, 1/2, 4/3 and 3 times epsilon a row: 7, 15, 30 and 80 per
-#: cent.
-_ALMOST_TABLE, _ALMOST_BASE = 0.5, 4.0
+#: With g the most that a row can gain on average, rows are called almost draws of the table if the base is within g/2
+#: of it, and hardly different from the base if it is more than 6 g away. Total variation to the target that is left, in
+#: shares of the base's own, measured at 0.4 g: 7 per cent; 0.6 g: 5; 1 g: 20 to 26; 1.6 g: 37; 4 g: 68 to 79; 12 g: 82.
+_ALMOST_TABLE, _ALMOST_BASE = 0.5, 6.0
+#: Of that many batches in 100 or more that could be draws of the base, none is called almost a draw of the table.
+_MANY_FROM_BASE = 20
 
 
 def constant_time_count(width: float) -> int:
@@ -45,6 +49,32 @@ def constant_time_count(width: float) -> int:
     return max(math.ceil(_LOG_LARGEST_WEIGHT / log_miss), 1)
 
 
+def batch_tolerance(epsilon: float, skew: float) -> float:
+    """Returns the tolerance of a batch's certificate, in nats: a public share of epsilon."""
+    return min(BATCH_TOLERANCE, _LARGEST_SHARE * skew, _LARGEST_SHARE * (1 - skew)) * epsilon
+
+
+def certified_rows(epsilon: float, skew: float, delta: float, num_rows: int) -> float:
+    r"""Returns about how many rows the certificate of a batch takes; infinity if it is out of reach.
+
+    A bet has to reach :math:`\log 1/\delta`. By range it grows by no more than :math:`0.9\, \eta\, e^{-hi}` a batch; by
+    scatter by :math:`\eta^2/(2V)`, with :math:`V \le (e^{hi} - 1)(1 - e^{lo})` and what averages over partitions save,
+    about :math:`1 + e^{hi}/12`.
+
+    Args:
+        epsilon: of the batch, in nats.
+        skew: where the interval lies, in (0, 1).
+        delta: of the certificate, in (0, 1).
+        num_rows: rows of a batch.
+    """
+    tolerance, low, high = batch_tolerance(epsilon, skew), -skew * epsilon, (1 - skew) * epsilon
+    if tolerance <= _MIN_TOLERANCE:
+        return math.inf
+    by_range = math.exp(high) / (_LARGEST_BET * tolerance)
+    by_scatter = 2 * math.expm1(high) * -math.expm1(low) / tolerance**2 / (1 + math.exp(high) / 12)
+    return -math.log(delta) * max(by_range, by_scatter) * num_rows
+
+
 @dataclass(frozen=True)
 class ReleasePlan:
     """How to hand out rows within a total. Public: it follows from public numbers alone.
@@ -54,12 +84,14 @@ class ReleasePlan:
         rows_per_batch: rows of each; 1 for single rows.
         budget: what each draw may cost, and the density to fit.
         divergence: what is believed of the divergence of the table from the base, in nats a row; None if nothing is.
+        wanted: rows that were asked for, if that is known.
     """
 
     num_batches: int
     rows_per_batch: int
     budget: DrawBudget
     divergence: float | None = None
+    wanted: int | None = None
 
     @property
     def num_rows(self) -> int:
@@ -85,35 +117,40 @@ class ReleasePlan:
 
     def remarks(self) -> list[str]:
         """Returns what the rows will look like, in words, and what they take."""
-        row, found = self.budget.epsilon / self.rows_per_batch, self.divergence
-        near, far = _ALMOST_TABLE * row, _ALMOST_BASE * row
-        believed = "" if found is None else f"With a base that is {found:.2g} nats from the table, rows"
-        if found is None:
-            looks = (
-                f"Rows are almost draws of the table's density if the public base is within {near:.2g} nats of it, and "
-                f"hardly differ from the base if that is more than {far:.2g} nats away."
+        batches = self.rows_per_batch > 1
+        what, gain, found = "batches" if batches else "rows", self.largest_gain, self.divergence
+        near, far = _ALMOST_TABLE * gain, _ALMOST_BASE * gain
+        calibrated = self.budget.form == "calibrated"
+        distance = distance_from_base(self.budget.epsilon, self.budget.skew, calibrated=calibrated)
+        from_base = math.floor(100 * (1 - distance))
+        remarks = []
+        if from_base >= _MANY_FROM_BASE:
+            remarks.append(
+                f"At least {from_base} in 100 such {what} could just as well have been drawn from the public base."
             )
-        elif found <= near:
-            looks = f"{believed} are almost draws of the table's density."
-        elif found >= far:
-            looks = f"{believed} hardly differ from draws of the base."
+        elif found is None:
+            remarks.append(f"Rows are almost draws of the table's density if the base is within {near:.2g} nats of it.")
+        if found is None:
+            remarks.append(f"Rows hardly differ from the base if that is more than {far:.2g} nats from the table.")
         else:
-            looks = f"{believed} lie between table and base."
-        gain = f"A row can come at most {self.largest_gain:.2g} nats nearer to the table than the base is."
-        remarks = [f"{looks} {gain}"]
-        if self.rows_per_batch > 1:
+            remarks.append(f"With a base {found:.2g} nats from the table, {self._likeness(found, from_base)}.")
+        remarks.append(f"A row can come at most {gain:.2g} nats nearer to the table than the base is.")
+        remarks = [" ".join(remarks)]
+        if batches:
             remarks.append(
                 "Rows of a batch depend on one another: take them for a sample of a density, not for a count of people."
             )
-        calibrated = self.budget.form == "calibrated"
-        distance = distance_from_base(self.budget.epsilon, self.budget.skew, calibrated=calibrated)
-        if distance < LOOKS_LIKE_BASE:
-            what = "batches" if self.rows_per_batch > 1 else "rows"
-            share = math.floor(100 * (1 - distance))
-            remarks.append(
-                f"At least {share} in 100 such {what} could just as well have been drawn from the public base."
-            )
+        if self.wanted is not None and self.num_rows > self.wanted:
+            remarks.append(f"These are {self.num_rows:,} rows, not {self.wanted:,}: all batches have equally many.")
         return remarks
+
+    def _likeness(self, divergence: float, from_base: int) -> str:
+        """What rows are like over a base at a divergence, in words."""
+        if divergence >= _ALMOST_BASE * self.largest_gain:
+            return "rows hardly differ from draws of the base"
+        if divergence <= _ALMOST_TABLE * self.largest_gain and from_base < _MANY_FROM_BASE:
+            return "rows are almost draws of the table's density"
+        return "rows lie between table and base"
 
 
 def plan_release(
@@ -129,13 +166,12 @@ def plan_release(
     """Returns how to hand out rows within a total.
 
     One batch of all rows comes closest to the table, in total variation, in every case that was measured
-    (docs/choosing.md): a batch spends its epsilon where it changes the rows most, while single rows are
-    each clipped alone. Several
-    batches are planned where one would cost more than :data:`MAX_BATCH_EPSILON`, or take too long.
+    (docs/choosing.md): a batch spends its epsilon where it changes the rows most, while single rows are each clipped
+    alone. Several batches are planned where one would cost more than :data:`MAX_BATCH_EPSILON`, or take too long.
 
     Args:
         total_epsilon: of all rows together, in nats; finite and above 0.
-        num_rows: rows wanted, at least 1.
+        num_rows: rows wanted, from 1 to 100,000.
         delta: of all rows together, in [0, 1); 0 leaves the a-priori form, of half the width.
         certificate_delta: the part of delta that the certificate may use, in (0, 1).
         skew: where the density is placed, in (0, 1).
@@ -157,14 +193,16 @@ def plan_release(
         (3, 34, 10.0)
     """
     num_rows = check_count("num_rows", num_rows)
+    check_number("num_rows", num_rows, f"be at most {_MAX_ROWS:,}", lambda value: value <= _MAX_ROWS)
     delta = check_number("delta", delta, "be in [0, 1)", lambda value: 0 <= value < 1)
     if divergence is not None:
-        divergence = check_number("divergence", divergence, "be at least 0, in nats", lambda value: value >= 0)
+        constraint = "be finite and at least 0, in nats"
+        divergence = check_number("divergence", divergence, constraint, lambda value: 0 <= value < math.inf)
     num_batches = 1
-    # Of a million rows and more even narrow tilts score more.
+    # Of very many rows even narrow tilts score more.
     most_scored = max(_MAX_SCORED, constant_time_count(0.5) * num_rows)
     while True:
-        rows_per_batch = math.ceil(num_rows / num_batches)
+        rows_per_batch = -(-num_rows // num_batches)
         budget = epsilon_per_draw(
             total_epsilon,
             num_batches,
@@ -173,8 +211,16 @@ def plan_release(
             skew=skew,
             filled_share=filled_share,
         )
-        plan = ReleasePlan(num_batches, rows_per_batch, budget, divergence)
-        if rows_per_batch == 1 or (budget.epsilon <= MAX_BATCH_EPSILON and plan.num_scored <= most_scored):
-            return plan
+        plan = ReleasePlan(num_batches, rows_per_batch, budget, divergence, num_rows)
+        if rows_per_batch == 1 or budget.epsilon <= MAX_BATCH_EPSILON:
+            certified = rows_per_batch == 1 or budget.form == "a priori"
+            if not certified:
+                needed = certified_rows(budget.epsilon, budget.skew, budget.delta, rows_per_batch)
+                certified = needed <= MAX_CERTIFIED_ROWS
+            if certified and plan.num_scored <= most_scored:
+                return plan
+        if rows_per_batch == 1:
+            remedy = f"A row at epsilon {budget.epsilon:.4g} takes too long to draw. Lower it, or release more rows."
+            raise ValueError(argument_error("total_epsilon", f"suit {num_rows:,} rows", total_epsilon, remedy))
         # The next number of batches that makes them smaller.
-        num_batches = math.ceil(num_rows / (rows_per_batch - 1)) if num_rows < 50 else num_batches + 1
+        num_batches = -(-num_rows // (rows_per_batch - 1)) if num_rows < 50 else num_batches + max(1, num_batches // 50)

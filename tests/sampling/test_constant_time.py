@@ -45,7 +45,7 @@ def test_it_is_the_smallest(width: float) -> None:
 
 @pytest.mark.parametrize("width", [-1.0, 701.0, math.nan, math.inf])
 def test_widths_out_of_range(width: float) -> None:
-    with pytest.raises(ValueError, match="bounds.width must be in"):
+    with pytest.raises(ValueError, match="width must be in"):
         constant_time_proposals(Bounds(0.0, width))
 
 
