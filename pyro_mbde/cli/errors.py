@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 #: Arguments of the library that an option has another name for.
-_OPTIONS = {"total_epsilon": "epsilon", "expected_head": "head"}
+_OPTIONS = {"total_epsilon": "epsilon", "expected_head": "head", "num_rows": "rows"}
 #: The one form of argument errors, see ``pyro_mbde._checks.argument_error``.
 _ARGUMENT = re.compile(
     r"""(?P<name>\w+)\ must\ (?P<constraint>.*?),\ got\ (?P=name)=
@@ -39,7 +39,7 @@ def error_text(error: Exception) -> str:
     if name == "path":
         return f"{value} must {constraint}.{rest}"
     ctx: click.Context | None = getattr(error, _COMMAND, None)
-    label = None if ctx is None else _label(ctx, _OPTIONS.get(name, name), value)
+    label = None if ctx is None else _label(ctx, {name, _OPTIONS.get(name, name)}, value)
     return text if label is None else f"{label} must {constraint}, got {value}.{rest}"
 
 
@@ -54,10 +54,10 @@ def is_unexpected(error: Exception) -> bool:
     return not (inside and str(error).endswith("."))  # it raises sentences, and Python does not
 
 
-def _label(ctx: click.Context, name: str, value: str) -> str | None:
+def _label(ctx: click.Context, names: set[str], value: str) -> str | None:
     """What the command line calls an argument: by its name, or by the text that it was given."""
     for parameter in ctx.command.params:
-        if parameter.name == name:
+        if parameter.name in names:
             return _called(parameter)
     for parameter in ctx.command.params:
         given: Any = ctx.params.get(parameter.name or "")

@@ -131,7 +131,7 @@ class TestPlans:
     @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 3.0, 10.0, 12.0])
     @pytest.mark.parametrize("skew", [0.02, 0.05, 0.3, 0.5, 0.839, 0.98])
     def test_little_is_lost_to_the_tolerance(self, epsilon: float, skew: float) -> None:
-        bounds, certificate = plan_calibration(normal(2), epsilon, 1e-9, skew, 20)
+        bounds, certificate = plan_calibration(normal(2), epsilon, 1e-9, skew, 20 if skew > 0.1 else 2)
         assert certificate is not None
         assert 2 * certificate.tolerance < 0.02 * epsilon
         guarantee = calibrated_guarantee(bounds, certificate)
@@ -142,19 +142,40 @@ class TestPlans:
     @pytest.mark.parametrize("skew", [1e-9, 1e-4, 0.001, 0.009, 0.991, 0.9999, 1 - 1e-12])
     @pytest.mark.parametrize("epsilon", [1e-4, 0.1, 10.0])
     def test_an_interval_at_the_very_end(self, epsilon: float, skew: float) -> None:
-        """Both sides stay open, or there is no certificate."""
-        bounds, certificate = plan_calibration(normal(2), epsilon, 1e-9, skew, 20)
+        """Both sides stay open, or the batch is refused; without a certificate it never is."""
+        bounds, certificate = plan_calibration(normal(2), epsilon, 0.0, skew, 20)
+        assert certificate is None and a_priori_guarantee(bounds).epsilon <= epsilon
+        try:
+            bounds, certificate = plan_calibration(normal(2), epsilon, 1e-9, skew, 20)
+        except ValueError as error:
+            assert "A certificate for such a batch must be in reach" in str(error)
+            assert not 0.01 < skew < 0.99 or epsilon < 0.01
+            return
+        assert certificate is not None
         assert bounds.low < 0 < bounds.high
-        if certificate is None:
-            assert a_priori_guarantee(bounds).epsilon <= epsilon
-        else:
-            assert certificate.tolerance > 2 * ROUNDING_RESERVE
-            assert certificate.tolerance < min(-bounds.low, bounds.high)
-            assert calibrated_guarantee(bounds, certificate).epsilon <= epsilon
+        assert certificate.tolerance > 2 * ROUNDING_RESERVE
+        assert certificate.tolerance < min(-bounds.low, bounds.high)
+        assert calibrated_guarantee(bounds, certificate).epsilon <= epsilon
 
     def test_no_certificate_where_rounding_is_larger(self) -> None:
-        assert plan_calibration(normal(2), 1e-3, 1e-9, 0.3, 20)[1] is None
+        with pytest.raises(ValueError, match=r"more than any number of rows, .* delta=0, which needs no certificate"):
+            plan_calibration(normal(2), 1e-3, 1e-9, 0.3, 20)
         assert plan_calibration(normal(2), 0.01, 1e-9, 0.3, 20)[1] is not None
+
+    @pytest.mark.parametrize(
+        ("epsilon", "delta", "skew", "num_rows"),
+        [(3.0, 1e-9, 1e-4, 10), (3.0, 1e-9, 0.3, 10**6), (12.0, 1e-9, 0.05, 20), (10.0, 1e-300, 0.3, 20)],
+    )
+    def test_what_would_take_too_long_is_refused(
+        self, epsilon: float, delta: float, skew: float, num_rows: int
+    ) -> None:
+        with pytest.raises(ValueError, match=r"must be in reach, got .* Take fewer rows in a batch, a skew nearer 0.3"):
+            plan_calibration(normal(2), epsilon, delta, skew, num_rows)
+
+    @pytest.mark.parametrize("num_rows", [2**22 + 1, 10**20])
+    def test_too_many_rows(self, num_rows: int) -> None:
+        with pytest.raises(ValueError, match="num_rows must be at most 4,194,304"):
+            plan_calibration(normal(2), 1.0, 0.0, 0.3, num_rows)
 
     def test_a_delta_is_needed_on_every_base(self) -> None:
         bounds, certificate = plan_calibration(finite_rows(), 1.0, 0.0, 0.3, 3)

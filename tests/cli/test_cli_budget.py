@@ -274,7 +274,8 @@ class TestBudget:
 
     def test_a_plan_says_what_rows_will_look_like(self, run: Run) -> None:
         words = ("budget", "plan", "--epsilon", 10, "--rows", 20)
-        assert "within 0.25 nats of it, and hardly differ from the base if that is more than 2" in run(*words).stdout
+        assert "almost draws of the table's density if the base is within 0.17 nats of it" in run(*words).stdout
+        assert "hardly differ from the base if that is more than 2.1 nats from the table" in run(*words).stdout
         assert "at most 0.34 nats nearer to the table than the base" in run(*words).stdout
         assert "Rows of a batch depend on one another" in run(*words).stdout
         assert "rows are almost draws of the table's" in run(*words, "--divergence", 0.1).stdout
@@ -292,7 +293,7 @@ class TestBudget:
             (("--rows", 2, "--skew", 0.3, "--filled-share", 0.3), 2, "--filled-share sets the skew"),
             (("--num-draws", 2, "--divergence", 1), 2, "--divergence goes with --rows"),
             (("--rows", 0), 2, "0 is not in the range x>=1"),
-            (("--rows", 2, "--divergence", -1), 1, "--divergence must be at least 0, in nats, got -1"),
+            (("--rows", 2, "--divergence", -1), 1, "--divergence must be finite and at least 0, in nats, got -1"),
             (("--rows", 2, "--skew", 1), 1, "--skew must be in (0, 1), got 1"),
             (("--rows", 2, "--filled-share", 0), 1, "--filled-share must be in (0, 1), got 0"),
             (("--rows", 2, "--delta", 1), 1, "--delta must be in [0, 1), got 1"),
@@ -305,8 +306,15 @@ class TestBudget:
         assert result.stdout == ""
 
     def test_a_plan_of_very_many_rows_ends(self, run: Run) -> None:
-        document = json.loads(run("budget", "plan", "--epsilon", 5, "--rows", 10**9, "--json").stdout)
-        assert document["num_rows"] >= 10**9 and document["rows_per_batch"] > 1
+        document = json.loads(run("budget", "plan", "--epsilon", 5, "--rows", 10**5, "--json").stdout)
+        assert document["num_rows"] >= 10**5 and document["rows_per_batch"] > 1
+        refused = run("budget", "plan", "--epsilon", 5, "--rows", 10**9, code=1).stderr
+        assert "--rows must be at most 100,000, got 1000000000" in refused
+
+    def test_a_plan_that_no_release_can_follow_is_refused(self, run: Run) -> None:
+        refused = run("budget", "plan", "--epsilon", 600, "--rows", 10, code=1).stderr
+        assert "A row at epsilon 60 takes too long to draw. Lower it, or release more rows." in refused
+        assert "These are 12 rows, not 10" in run("budget", "plan", "--epsilon", 30, "--rows", 10).stdout
 
     def test_a_plan_of_a_low_skew(self, run: Run) -> None:
         plan = ("budget", "plan", "--epsilon", 2, "--num-draws", 4, "--filled-share")
