@@ -65,7 +65,7 @@ class TestRelease:
         assert result.stdout.startswith("4 rows in rows.csv")
         assert "charged to clinic: epsilon 2 of 5 spent, delta 1e-09 of 1e-06" in result.stdout
         assert (
-            "At least 53 in 100 such batches could just as well have been drawn from the public base" in result.stderr
+            "At least 60 in 100 such batches could just as well have been drawn from the public base" in result.stderr
         )
         assert "Rows of a batch depend on one another" in result.stderr
         assert "2 a row" not in result.stderr
