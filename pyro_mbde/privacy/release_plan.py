@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyro_mbde._checks import check_count, check_number
+from pyro_mbde._checks import check_count, check_number, in_nats
 from pyro_mbde.privacy.accounting import DrawBudget, epsilon_per_draw
 from pyro_mbde.privacy.advice import LOOKS_LIKE_BASE, distance_from_base
 
@@ -13,7 +13,7 @@ from pyro_mbde.privacy.advice import LOOKS_LIKE_BASE, distance_from_base
 MAX_BATCH_EPSILON = 12.0
 #: Tolerance of a batch's certificate, as a share of epsilon: 1.8 per cent of epsilon is lost to it.
 BATCH_TOLERANCE = 0.009
-#: The largest number of rows that a release should score; about ten minutes on two cores.
+#: The largest number of rows that a release should score; about forty minutes on one core.
 _MAX_SCORED = 5 * 10**8
 #: Natural logarithm of the largest weight that the base may have in the law of a constant-time draw: 2^-53, one step of
 #: a 53-bit uniform number. sampling/plan.py and releases/card.py name the same number.
@@ -87,11 +87,11 @@ class ReleasePlan:
         """Returns what the rows will look like, in words, and what they take."""
         row, found = self.budget.epsilon / self.rows_per_batch, self.divergence
         near, far = _ALMOST_TABLE * row, _ALMOST_BASE * row
-        believed = "" if found is None else f"With a base that is {found:.2g} nats from the table, rows"
+        believed = "" if found is None else f"With a base that is {in_nats(found)} from the table, rows"
         if found is None:
             looks = (
-                f"Rows are almost draws of the table's density if the public base is within {near:.2g} nats of it, and "
-                f"hardly differ from the base if that is more than {far:.2g} nats away."
+                f"Rows are almost draws of the table's density if the public base is within {in_nats(near)} of it, and "
+                f"hardly differ from the base if that is more than {in_nats(far)} away."
             )
         elif found <= near:
             looks = f"{believed} are almost draws of the table's density."
@@ -99,7 +99,7 @@ class ReleasePlan:
             looks = f"{believed} hardly differ from draws of the base."
         else:
             looks = f"{believed} lie between table and base."
-        gain = f"A row can come at most {self.largest_gain:.2g} nats nearer to the table than the base is."
+        gain = f"A row can come at most {in_nats(self.largest_gain)} nearer to the table than the base is."
         remarks = [f"{looks} {gain}"]
         if self.rows_per_batch > 1:
             remarks.append(

@@ -15,6 +15,7 @@ from pyro_mbde import DensityRatio, Guarantee, Ledger, LedgerError
 from pyro_mbde.calibration.plan import plan_calibration, plan_certificate
 from pyro_mbde.cli import console
 from pyro_mbde.cli.budget import DELTA
+from pyro_mbde.cli.budget_plan import _duration
 from pyro_mbde.density.bounds import a_priori_guarantee, calibrated_guarantee
 from pyro_mbde.ledger.accounts import DEFAULT_DELTA
 from pyro_mbde.privacy.placement import filled_share_skew
@@ -208,8 +209,12 @@ class TestBudget:
         plan = ("budget", "plan", "--epsilon", 3, "--num-draws")
         text = run(*plan, 1).stdout
         assert "1 row  " in text
+        assert text.endswith("\naccount   --epsilon 3.0 --rule pure\n")
+        text = run(*plan, 1, "--delta", 1e-9).stdout
         assert "\naccount   --epsilon 3.0 --delta 1e-09 --rule pure\n" in text
-        assert text.endswith("\n          for one model only; for several leave out --delta\n")
+        assert text.endswith("\n          for one model only; for several plan with a larger --delta\n")
+        text = run(*plan, 1, "--delta", 1e-8).stdout
+        assert text.endswith("\naccount   --epsilon 3.0 --delta 1e-08 --rule pure\n")
         assert "for several open it with --rule zcdp" in run(*plan, 10_000, "--skew", 0.5).stdout
         assert "one model only" not in run(*plan, 2, "--delta", 0).stdout
         document = json.loads(run(*plan, 200_000, "--json").stdout)
@@ -260,7 +265,7 @@ class TestBudget:
         assert (f"--rows {batch}" in fitting) == (batch > 1)
         assert f" {document['num_rows']} --ledger" in releasing
         assert document["num_rows"] == batch * document["num_draws"] >= rows
-        assert document["seconds"] == document["num_scored"] / 500_000
+        assert document["seconds"] == document["num_scored"] / 200_000
         # What the plan costs is what its account affords.
         run("budget", "open", "planned", *document["account_options"].split())
         bounds, certificate = plan_calibration(
@@ -271,6 +276,32 @@ class TestBudget:
             spent = ledger.charge("planned", guarantee, document["num_draws"], fingerprint=ONE).spent
             assert spent is not None and spent.epsilon <= epsilon
             assert ledger.affordable("planned", guarantee, ONE) == 0
+
+    def test_the_account_of_a_plan_pays_for_a_thousand_models(self, run: Run) -> None:
+        """As one that is opened without --delta; the exact delta is kept where the rule needs it."""
+        plan = ("budget", "plan", "--epsilon", 3, "--rows", 10)
+        text = run(*plan).stdout
+        assert "pyro-mbde budget open NAME --ledger LEDGER --epsilon 3.0 --rule pure\n" in text
+        assert "one model" not in text and "epsilon 3, delta 1e-09, by pure composition" in text
+        document = json.loads(run(*plan, "--json").stdout)
+        assert document["account_note"] is None
+        run("budget", "open", "planned", *document["account_options"].split())
+        with Ledger("budget.db") as ledger:
+            assert ledger.account("planned").delta == DEFAULT_DELTA
+        assert "The account is for one model only" in run(*plan, "--delta", 1e-9).stdout
+        placed = json.loads(run(*plan[:4], "--num-draws", 20, "--json").stdout)["account_options"]
+        assert placed == "--epsilon 3.0 --delta 1e-06 --rule placement --certificate-delta 1e-09"
+
+    def test_a_plan_tells_how_long_it_takes(self, run: Run) -> None:
+        plan = ("budget", "plan", "--epsilon")
+        lines = run(*plan, 3, "--rows", 10).stdout.splitlines()
+        takes = "a release scores 6,810 rows, less than a second on one core; a fit takes about 10 seconds"
+        assert lines[2] == f"takes  {takes}, its certificate 5 to 30 more"
+        lines = run(*plan, 3, "--rows", 10, "--delta", 0).stdout.splitlines()
+        assert lines[2].endswith("; a fit takes about 10 seconds")
+        assert "seconds on one core; a fit" in run(*plan, 10, "--rows", 20).stdout.splitlines()[2]
+        assert (_duration(1.0), _duration(1.1)) == ("about 1 second on one core", "about 2 seconds on one core")
+        assert _duration(91) == "about 2 minutes on one core"
 
     def test_a_plan_says_what_rows_will_look_like(self, run: Run) -> None:
         words = ("budget", "plan", "--epsilon", 10, "--rows", 20)
@@ -288,7 +319,7 @@ class TestBudget:
         ("words", "code", "text"),
         [
             ((), 2, "Name the rows wanted: --rows, or --num-draws for draws that are paid for one by one."),
-            (("--rows", 2, "--num-draws", 2), 2, "Name the rows wanted"),
+            (("--rows", 2, "--num-draws", 2), 2, "--rows and --num-draws exclude each other: --rows is the number"),
             (("--rows", 2, "--skew", 0.3, "--filled-share", 0.3), 2, "--filled-share sets the skew"),
             (("--num-draws", 2, "--divergence", 1), 2, "--divergence goes with --rows"),
             (("--rows", 0), 2, "0 is not in the range x>=1"),
