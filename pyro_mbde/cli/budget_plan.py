@@ -105,8 +105,8 @@ def plan_command(
     """
     if rows is not None and num_draws is not None:
         raise click.UsageError(
-            "--rows and --num-draws exclude each other: --rows is the number of rows wanted in all, which the plan puts "
-            "into batches; --num-draws is the number of draws, such as single rows, that are paid for one by one."
+            "--rows and --num-draws exclude each other: --rows is the number of rows wanted in all, which the plan "
+            "puts into batches; --num-draws is the number of draws, such as single rows, that are paid for one by one."
         )
     if rows is None and num_draws is None:
         raise click.UsageError("Name the rows wanted: --rows, or --num-draws for draws that are paid for one by one.")

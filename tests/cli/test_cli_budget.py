@@ -142,8 +142,30 @@ class TestBudget:
         data, base = Normal(0.5, 1.0).sample((50,)), Normal(0.0, 1.0)
         ratio = DensityRatio(base, ensemble_size=1, seed=0, progress=False).fit(data)
         ratio.mollify(2.0, 0.0, num_rows=3).save("batches.pt")
-        text = run("budget", "show", "clinic", "--model", "batches.pt").stdout
-        assert "2 more batches of 3 rows of this model, at epsilon 2 each" in text
+        show = ("budget", "show", "clinic", "--model", "batches.pt")
+        assert "\n2 more batches of 3 rows of this model, at epsilon 2 each\n" in run(*show).stdout
+        assert json.loads(run(*show, "--json").stdout)["shortage"] is None
+        with Ledger("budget.db") as ledger:
+            ledger.charge("clinic", Guarantee(3.0), 1, fingerprint=ONE)
+            assert "\n1 more batch of 3 rows of this model, at epsilon 2\n" in run(*show).stdout
+            ledger.charge("clinic", Guarantee(1.0), 1, fingerprint=ONE)
+        reason = "epsilon 4 of 5 is spent, and one more draw of epsilon 2 exceeds it"
+        text = f"0 more batches of 3 rows of this model, at epsilon 2 each\nbecause {reason}\n"
+        assert text in run(*show).stdout
+        document = json.loads(run(*show, "--json").stdout)
+        assert (document["affordable"], document["shortage"]) == (0, {"limit": "epsilon", "reason": reason})
+
+    def test_a_second_model_of_an_account_for_one(self, run: Run) -> None:
+        for seed in (0, 1):
+            run(*FIT, "--seed", seed, "-o", f"{seed}.pt")
+        run("budget", "open", "one", "--epsilon", 5, "--delta", 1e-9)
+        run("release", "0.pt", 1, "--account", "one", "-o", "rows.csv")
+        document = json.loads(run("budget", "show", "one", "--model", "1.pt", "--json").stdout)
+        assert (document["affordable"], document["shortage"]["limit"]) == (0, "certificates")
+        result = run("release", "1.pt", 1, "--account", "one", "-o", "more.csv", code=3)
+        assert document["shortage"]["reason"][1:] in result.stderr
+        assert "Draw again from the density already charged, which needs no further certificate, or" in result.stderr
+        run("release", "0.pt", 1, "--account", "one", "-o", "more.csv")
 
     def test_verify(self, model: Path, run: Run) -> None:
         head = json.loads(run("budget", "verify", "--json").stdout)["head"]
