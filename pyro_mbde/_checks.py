@@ -24,6 +24,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else f'{noun}s'}"
 
 
+def in_nats(number: float) -> str:
+    """Returns a number with its unit, to two digits, as in ``1 nat`` and ``0.25 nats``."""
+    short = f"{number:.2g}"
+    return f"{short} {'nat' if short == '1' else 'nats'}"
+
+
 def check_number(name: str, value: Any, constraint: str, holds: Callable[[float], bool], *, remedy: str = "") -> float:
     """Returns ``value`` as a float, or raises if it is not a real number or ``holds`` is false for it (as for NaN)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

@@ -26,8 +26,13 @@ LOW_SKEW_ADVICE = (
 #: Of an account, and of a plan for one, where none is given.
 DELTA = 1e-6
 SKEW = 0.3
-#: That a release scores on two cores, with the default network.
-ROWS_PER_SECOND = 500_000
+#: That a release scores on one core, with the default network.
+ROWS_PER_SECOND = 200_000
+#: What a fit takes on one core, in words, with the default network; the certificate is that of a batch of at most this
+#: epsilon and this many rows.
+_FIT_TAKES = "a fit takes about 10 seconds"
+_CERTIFICATE_TAKES = "its certificate 5 to 30 more"
+_MAX_TIMED_EPSILON, _MAX_TIMED_ROWS = 10.0, 20
 delta_option = click.option(
     "--delta",
     type=NUMBER,
@@ -98,7 +103,12 @@ def plan_command(
     to the table than the base a row can come, what rows will look like, and how long a release takes. With --num-draws
     every draw is paid for by itself.
     """
-    if (rows is None) == (num_draws is None):
+    if rows is not None and num_draws is not None:
+        raise click.UsageError(
+            "--rows and --num-draws exclude each other: --rows is the number of rows wanted in all, which the plan "
+            "puts into batches; --num-draws is the number of draws, such as single rows, that are paid for one by one."
+        )
+    if rows is None and num_draws is None:
         raise click.UsageError("Name the rows wanted: --rows, or --num-draws for draws that are paid for one by one.")
     if skew is not None and filled_share is not None:
         raise click.UsageError("--filled-share sets the skew: leave out --skew, or leave out --filled-share.")
@@ -125,7 +135,7 @@ def plan_command(
     if calibrated and plan.budget.skew < LOW_SKEW:
         given = "--skew" if filled_share is None else "--filled-share"
         advice.append(LOW_SKEW_ADVICE.format(plan.budget.skew, given))
-    document = _document(plan, epsilon, filled_share)
+    document = _document(plan, epsilon, delta, filled_share)
     document["remarks"] = plan.remarks() if rows is not None else []
     document["advice"] = console.notes(advice)
     console.answer(document, _release_text(plan, document) if rows is not None else _draws_text(plan, document))
@@ -138,17 +148,22 @@ def check_total(epsilon: float) -> None:
         raise ValueError(f"--epsilon must be below {MAX_TOTAL:g}, as that of one row, got {epsilon:g}. {remedy}")
 
 
-def _document(plan: ReleasePlan, epsilon: float, filled_share: float | None) -> dict[str, Any]:
+def _document(plan: ReleasePlan, epsilon: float, delta: float, filled_share: float | None) -> dict[str, Any]:
     """A plan for JSON, with the words to fit, to open an account and to release by."""
     budget, total = plan.budget, plan.budget.total
     batch = f" --rows {plan.rows_per_batch}" if plan.rows_per_batch > 1 else ""
     place = f"--skew {budget.skew!r}" if filled_share is None else f"--filled-share {filled_share!r}"
     fit = f"--epsilon {budget.epsilon!r}{batch} --delta {budget.delta!r} {place}"
-    # The account has to add up as the plan does, with no more of delta set aside for certificates.
-    account = f"--epsilon {epsilon!r} --delta {total.delta!r} --rule {budget.account_rule}"
-    if budget.account_rule != "pure":
-        account += f" --certificate-delta {budget.delta!r}"
-    bound = budget.delta > 0 or budget.account_rule == "iid"
+    # The account has to add up as the plan does. Under the rule pure the delta that was asked for pays for certificates
+    # alone, of several models too; under the others no more of it is set aside for them than the plan has.
+    account = f"--epsilon {epsilon!r}"
+    if budget.account_rule == "pure":
+        account += f" --delta {delta!r}" if delta != DELTA else ""
+        account += " --rule pure"
+        bound = 0 < budget.delta <= delta < 2 * budget.delta
+    else:
+        account += f" --delta {total.delta!r} --rule {budget.account_rule} --certificate-delta {budget.delta!r}"
+        bound = budget.delta > 0 or budget.account_rule == "iid"
     return {
         **asdict(budget),
         "num_draws": plan.num_batches,
@@ -180,11 +195,18 @@ def _release_text(plan: ReleasePlan, document: dict[str, Any]) -> str:
         way = f"{plan.num_batches:,} batches of " if several else "one batch of "
         way += counted(plan.rows_per_batch, "row")
     each = " each" if several else ""
+    fit = _FIT_TAKES
+    if (
+        budget.form == "calibrated"
+        and budget.epsilon <= _MAX_TIMED_EPSILON
+        and 1 < plan.rows_per_batch <= _MAX_TIMED_ROWS
+    ):
+        fit += f", {_CERTIFICATE_TAKES}"
     table = aligned(
         [
             ("draw", f"{way}, epsilon {shown(budget.epsilon)}{each}, {budget.form}"),
             ("cost", f"epsilon {shown(total.epsilon)}, delta {shown(total.delta)}, by {total.rule}"),
-            ("takes", f"a release scores {counted(plan.num_scored, 'row')}, {_duration(document['seconds'])}"),
+            ("takes", f"a release scores {counted(plan.num_scored, 'row')}, {_duration(document['seconds'])}; {fit}"),
         ]
     )
     note = [f"The account is {document['account_note']}."] if document["account_note"] else []
@@ -215,7 +237,7 @@ def _purpose_of_account(rule: str, delta: float) -> str:
     if rule == "placement":
         return f"for one model, or several of this epsilon and skew whose deltas add up to {shown(delta)}"
     others = {
-        "pure": "leave out --delta",
+        "pure": "plan with a larger --delta",
         "zcdp": "leave out --certificate-delta, and plan fewer rows",
         "iid": "open it with --rule zcdp, and plan fewer rows",
     }
@@ -223,8 +245,10 @@ def _purpose_of_account(rule: str, delta: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    from pyro_mbde._checks import counted
+
     if seconds < 1:
-        return "less than a second"
+        return "less than a second on one core"
     if seconds < 90:
-        return f"about {math.ceil(seconds)} seconds"
-    return f"about {math.ceil(seconds / 60):,} minutes"
+        return f"about {counted(math.ceil(seconds), 'second')} on one core"
+    return f"about {counted(math.ceil(seconds / 60), 'minute')} on one core"

@@ -68,9 +68,15 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
         kind = f"epsilon {shown(fixed.epsilon)} and total variation {shown(fixed.total_variation)}"
         lines += [f"for models of {kind}, as the first charge fixed"]
     if density is not None:
-        document["affordable"] = opened.affordable(name, density.guarantee, density.fingerprint)
-        what = _draws_of(density)
-        lines += [f"{document['affordable']:,} more {what} of this model, at epsilon {shown(density.epsilon)} each"]
+        affordable = opened.affordable(name, density.guarantee, density.fingerprint)
+        shortage = None if affordable else opened.shortage(name, density.guarantee, density.fingerprint)
+        document["affordable"] = affordable
+        document["shortage"] = None if shortage is None else shortage._asdict()
+        line = (
+            f"{affordable:,} more {_draws_of(density, affordable)} of this model, at epsilon {shown(density.epsilon)}"
+        )
+        lines += [line if affordable == 1 else f"{line} each"]
+        lines += [] if shortage is None else [f"because {shortage.reason}"]
     if charges:
         rows = [("entry", "when", "draws", "epsilon of one", "model", "who", "purpose")]
         rows += [
@@ -90,11 +96,14 @@ def show_one(console: Console, opened: Any, name: str, density: Any) -> None:
     console.answer(document, "\n".join(lines))
 
 
-def _draws_of(density: Any) -> str:
+def _draws_of(density: Any, number: int) -> str:
+    from pyro_mbde._checks import counted
     from pyro_mbde.density.base import PreparedBase
 
     num_rows = PreparedBase.of(density.base).num_rows
-    return "rows" if num_rows is None else f"batches of {num_rows:,} rows"
+    if num_rows is None:
+        return "row" if number == 1 else "rows"
+    return f"{'batch' if number == 1 else 'batches'} of {counted(num_rows, 'row')}"
 
 
 def _standing(account: Any, cost: Any) -> tuple[str, str]:

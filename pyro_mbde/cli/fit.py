@@ -255,7 +255,7 @@ def fit_command(
         remarks = advise(row=recipe.epsilon, skew=recipe.placed_skew, calibrated=calibrated)
     else:
         looks = batch_remarks(recipe.rows, recipe.epsilon, skew=recipe.placed_skew, calibrated=calibrated)
-        remarks = [*advise(recipe.epsilon), *looks]
+        remarks = [*advise(batch=recipe.epsilon), *looks]
     document = {
         "model": output,
         "recipe": asdict(recipe),

@@ -32,7 +32,7 @@ from pyro_mbde.ledger.arguments import check_fingerprint, check_guarantee, check
 from pyro_mbde.ledger.chain import Verification
 from pyro_mbde.ledger.database import Database
 from pyro_mbde.ledger.errors import LedgerError
-from pyro_mbde.ledger.refusals import beyond_limits, refusal_reason
+from pyro_mbde.ledger.refusals import Shortage, beyond_limits, find_shortage, refusal_reason
 from pyro_mbde.ledger.verify import verify
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.guarantee import Guarantee
@@ -340,6 +340,28 @@ class Ledger:
             if refusal_reason(account, tallies, asked, other):
                 return 0
             return affordable_draws(account, tallies, asked.guarantee, fingerprint)
+
+        return self._database.read(work)
+
+    def shortage(self, name: str, guarantee: Guarantee, fingerprint: str) -> Shortage | None:
+        """Returns why an account cannot afford one more draw of a density.
+
+        Args:
+            name: of the account.
+            guarantee: of one draw.
+            fingerprint: name of the fitted density.
+
+        Returns:
+            What is in the way, by kind and in words; ``None`` if :meth:`charge` would accept one draw now.
+        """
+        check_text("name", name)
+        guarantee, fingerprint = check_guarantee(guarantee), check_fingerprint(fingerprint)
+
+        def work(connection: Connection) -> Shortage | None:
+            account = rows.read_account(connection, name)
+            other = rows.account_charged_before(connection, account.name, fingerprint)
+            tallies = rows.read_tallies(connection, account.name)
+            return find_shortage(account, tallies, as_counted(tallies, Tally(fingerprint, guarantee, 1)), other)
 
         return self._database.read(work)
 

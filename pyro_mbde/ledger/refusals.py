@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal
+from typing import NamedTuple
 
 from pyro_mbde._checks import argument_error, shown
 from pyro_mbde.ledger.accounts import (
@@ -95,19 +96,81 @@ def _rounded_down(epsilon: float) -> str:
 
 
 def _beyond_delta(account: Account, tallies: Sequence[Tally], asked: Tally, most: float) -> str:
-    left = shown(to_float(certificates_left(account, tallies)))
-    constraint = (
-        f"be at most {left} for a further certificate in account {account.name!r}, which has "
-        f"delta={shown(account.certificate_delta)} for the certificates of all its densities"
-    )
+    """Why a certificate cannot be paid for, and the ways out: the one that needs no other fit first."""
+    remedies = []
+    if any(is_affordable(account, add_draws(tallies, tally._replace(num_draws=1))) for tally in tallies):
+        which = (
+            "the density already charged"
+            if len({tally.fingerprint for tally in tallies}) == 1
+            else "a density charged before"
+        )
+        remedies.append(f"draw again from {which}, which needs no further certificate")
+    left = to_float(certificates_left(account, tallies))
     if account.rule == "placement" and tallies:  # without a certificate a density has another total variation
-        remedy = "Draw from a density that it has paid for before"
-        remedy += "." if left == "0" else f", or fit with a delta of at most {left}."
-        return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
-    remedy = "Fit with delta=0, which needs no certificate"
-    remedy += "" if left == "0" else f", or with a delta of at most {left}"
-    remedy += "." if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}."
-    return argument_error("delta", constraint, asked.guarantee.delta, f"{_NOTHING} {remedy}")
+        remedies += [f"fit with a delta of at most {shown(left)}"] if left else []
+    else:
+        fit = "fit with delta=0 (a-priori), which needs none"
+        fit += f", or with a delta of at most {shown(left)}" if left else ""
+        fit += "" if asked.guarantee.epsilon <= most else f"; and at an epsilon of at most {_rounded_down(most)}"
+        remedies.append(fit)
+    ways = ", or ".join(remedies)
+    return f"{_certificate_cause(account, tallies, asked)}. {_NOTHING} {ways[:1].upper()}{ways[1:]}."
+
+
+def _certificate_cause(account: Account, tallies: Sequence[Tally], asked: Tally) -> str:
+    """What an account pays for certificates, what is left of it, and what one more would take."""
+    needed = f"that of this density has delta={shown(asked.guarantee.delta)}"
+    if not account.certificate_delta:
+        return f"The account {account.name!r} pays for no certificates, and {needed}"
+    left = to_float(certificates_left(account, tallies))
+    most = f"The account {account.name!r} pays for certificates of at most delta={shown(account.certificate_delta)}"
+    if left == account.certificate_delta:
+        return f"{most} in all, and {needed}"
+    used = "used all of it" if left <= 0 else f"left {shown(left)} of it"
+    return f"{most} in all, the densities charged before have {used}, and {needed}"
+
+
+class Shortage(NamedTuple):
+    """Why an account cannot afford one more draw of a density.
+
+    Attributes:
+        limit: ``epsilon``, ``certificates`` (the delta for them), ``rule`` (how the account adds up) or ``account`` (it
+            is closed, or the density was charged to another).
+        reason: in words.
+    """
+
+    limit: str
+    reason: str
+
+
+def find_shortage(account: Account, tallies: Sequence[Tally], asked: Tally, other: str | None) -> Shortage | None:
+    """Returns why an account cannot afford one draw of a density; None if it can.
+
+    Args:
+        account: the account.
+        tallies: what it has paid for.
+        asked: one draw.
+        other: name of another account that the density was charged to, if any.
+    """
+    if account.closed is not None:
+        return Shortage("account", "the account is closed")
+    if other is not None:
+        return Shortage("account", f"the account {other!r} is charged for this density already")
+    if contradicts(tallies, asked):
+        return Shortage("rule", "this density was charged with a smaller total variation")
+    if refusal_reason(account, tallies, asked, other):
+        same = "one density" if account.rule == "iid" else "densities of one epsilon and total variation"
+        return Shortage("rule", f"by the rule {account.rule!r} the account is for {same}, which the first charge fixed")
+    after = add_draws(tallies, asked)
+    if is_affordable(account, after):
+        return None
+    spent = f"epsilon {shown(spent_by(account, tallies).epsilon)} of {shown(account.epsilon)} is spent"
+    if _most_epsilon(account, tallies, asked) <= _NO_EPSILON * account.epsilon:
+        return Shortage("epsilon", spent)
+    if certificates_left(account, after) < 0:
+        cause = _certificate_cause(account, tallies, asked)
+        return Shortage("certificates", f"{cause[:1].lower()}{cause[1:]}")
+    return Shortage("epsilon", f"{spent}, and one more draw of epsilon {shown(asked.guarantee.epsilon)} exceeds it")
 
 
 def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, other: str | None) -> str:

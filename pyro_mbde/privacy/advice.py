@@ -21,7 +21,12 @@ _LARGEST_ODDS = 1e6
 
 
 def advise(
-    total: float | None = None, *, row: float | None = None, skew: float = 0.5, calibrated: bool = True
+    total: float | None = None,
+    *,
+    row: float | None = None,
+    batch: float | None = None,
+    skew: float = 0.5,
+    calibrated: bool = True,
 ) -> list[str]:
     """Returns what a privacy expert would say about an epsilon: about a weak total, and about what a row can show.
 
@@ -31,6 +36,7 @@ def advise(
     Args:
         total: epsilon of all rows together, in nats, at least 0; ``None`` where it is not known.
         row: epsilon of one row, in nats, at least 0; ``None`` where it is not known.
+        batch: epsilon of one batch of rows, in nats, at least 0; ``None`` where there is none, or a total is known.
         skew: of the density, in [0, 1].
         calibrated: whether its guarantee is calibrated, or a priori.
 
@@ -54,6 +60,8 @@ def advise(
         remarks.append(f"A total epsilon of {total:g} is a weak promise: {_odds('the rows come', total)}")
     if row is not None and total is None and _check(row, "row") >= WEAK_EPSILON:
         remarks.append(f"Epsilon {row:g} for a single row is a weak promise: {_odds('it comes', row)}")
+    if batch is not None and total is None and _check(batch, "batch") >= WEAK_EPSILON:
+        remarks.append(f"An epsilon of {batch:g} for one batch is a weak promise: {_odds('its rows come', batch)}")
     if row is not None:
         distance = distance_from_base(row, skew, calibrated=calibrated)
         share = math.floor(100 * (1 - distance))

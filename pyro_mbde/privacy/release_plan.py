@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pyro_mbde._checks import argument_error, check_count, check_number
+from pyro_mbde._checks import argument_error, check_count, check_number, in_nats
 from pyro_mbde.privacy.accounting import DrawBudget, epsilon_per_draw
 from pyro_mbde.privacy.advice import distance_from_base
 
@@ -129,12 +129,12 @@ class ReleasePlan:
                 f"At least {from_base} in 100 such {what} could just as well have been drawn from the public base."
             )
         elif found is None:
-            remarks.append(f"Rows are almost draws of the table's density if the base is within {near:.2g} nats of it.")
+            remarks.append(f"Rows are almost draws of the table's density if the base is within {in_nats(near)} of it.")
         if found is None:
-            remarks.append(f"Rows hardly differ from the base if that is more than {far:.2g} nats from the table.")
+            remarks.append(f"Rows hardly differ from the base if that is more than {in_nats(far)} from the table.")
         else:
-            remarks.append(f"With a base {found:.2g} nats from the table, {self._likeness(found, from_base)}.")
-        remarks.append(f"A row can come at most {gain:.2g} nats nearer to the table than the base is.")
+            remarks.append(f"With a base {in_nats(found)} from the table, {self._likeness(found, from_base)}.")
+        remarks.append(f"A row can come at most {in_nats(gain)} nearer to the table than the base is.")
         remarks = [" ".join(remarks)]
         if batches:
             remarks.append(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from pyro_mbde.density.base import PreparedBase, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
 from pyro_mbde.releases.card import json_values, templates
-from pyro_mbde.releases.columns import row_base
+from pyro_mbde.releases.columns import released_columns, row_base
 from pyro_mbde.releases.comparison import Comparison, compare
 from pyro_mbde.releases.picture import picture
 from pyro_mbde.tables.schema import Schema
@@ -28,6 +29,8 @@ from pyro_mbde.training.rounds import RoundRecord
 PRIVATE = "PRIVATE - do not hand out"
 #: Pairs of columns that a page lists at most.
 _MAX_PAIRS = 20
+#: A standard error below it is left out: it is that of rounding, of a density that is the base.
+_LEAST_ERROR = 1e-9
 #: Batches of the table's rows that the gain of a density of batches is averaged over.
 _NUM_BATCHES = 4096
 
@@ -52,16 +55,18 @@ def private_report(
 
     Args:
         q: the fitted density.
-        data: rows to compare, as for ``fit``; ``None`` for none.
+        data: rows to compare, as for ``fit``; ``None`` for none. With a schema in ``columns`` a DataFrame is taken for
+            the table in its own units, as by :meth:`~pyro_mbde.Schema.to_tensor`: columns by name, others left out.
         path: where the report goes, ending in ``.html`` or ``.json``; replaced only once all is written. ``None`` to
             write nothing.
         columns: names of the columns, or the schema that the base was made from, as for :func:`~pyro_mbde.release`.
         history: of the trainer, :attr:`pyro_mbde.MBDE.history`.
 
     Returns:
-        The report.
+        The report. The standard error of the gain is None where it is not known or below 1e-9.
 
     Raises:
+        TypeError: ``data`` holds something else than numbers in the columns that are wanted.
         ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
             columns do not fit.
 
@@ -84,6 +89,9 @@ def private_report(
         raise TypeError(argument_error("history", "be a trainer's history", history))
     base = PreparedBase.of(q.base).row
     support = support_of(base.distribution)
+    if isinstance(columns, Schema) and isinstance(data, pd.DataFrame):
+        released_columns(q, columns)  # refuses another schema
+        data = columns.to_tensor(data, seed=0)  # whole numbers are spread: the same report for the same table
     rows = None if data is None else to_rows(data, base, 10_000)
     inside = rows if rows is None or not len(rows) else rows[support.check(rows)]
     comparison = compare(q, inside, columns)
@@ -142,6 +150,8 @@ def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, An
             gain, error = _averaged(q.log_prob(rows).double() - base)
         else:
             gain, error = _gain_of_batches(q, rows, rows_of_batch)
+    if error is not None and error < _LEAST_ERROR:
+        error = None
     likelihood = float(base.mean()) if num_rows else None
     return {
         "num_rows": num_given,

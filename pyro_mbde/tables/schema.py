@@ -210,16 +210,19 @@ class Schema:
             Post-processing: of draws that may be handed out, so may be the table.
 
         Args:
-            rows: tensor or array of shape ``(n, d)``.
+            rows: tensor or array of shape ``(n, d)``, or ``(n, k, d)`` for n batches of k rows.
 
         Returns:
-            The table; whole numbers are of type int64.
+            The table, rows of batches one below another; whole numbers are of type int64.
         """
         import pandas as pd
 
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)
-        if array.ndim != 2 or array.shape[1] != len(self.columns):
-            raise ValueError(argument_error("rows", f"have shape (n, {len(self.columns)})", array.shape))
+        num_columns = len(self.columns)
+        if array.ndim not in (2, 3) or array.shape[-1] != num_columns:
+            shapes = f"have shape (n, {num_columns}), or (n, k, {num_columns}) for batches"
+            raise ValueError(argument_error("rows", shapes, array.shape))
+        array = array.reshape(-1, num_columns)
         if not np.isfinite(array).all():
             raise ValueError("rows must be finite, got NaN or infinite values.")
         return pd.DataFrame(

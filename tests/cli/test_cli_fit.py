@@ -95,7 +95,7 @@ class TestFit:
 
     def test_a_weak_batch_is_called_weak(self, run: Run) -> None:
         document = json.loads(run(*FIT, "--epsilon", 4, "--rows", 2, "--delta", 0, "--json").stdout)
-        assert document["advice"][0].startswith("A total epsilon of 4 is a weak promise")
+        assert document["advice"][0].startswith("An epsilon of 4 for one batch is a weak promise: even odds")
         assert document["guarantee"] == {
             "epsilon": 4.0,
             "delta": 0.0,

@@ -116,10 +116,12 @@ def test_certificates_have_their_part(ledger: Ledger) -> None:
         ledger.charge("a", placed(0.5), 3, fingerprint=density)
     with pytest.raises(BudgetExceededError) as caught:
         ledger.charge("a", placed(0.5, delta=2e-9), 3, fingerprint=THREE)
-    assert "delta must be at most 1e-09 for a further certificate" in str(caught.value)
-    assert "paid for before, or fit with a delta of at most 1e-09." in str(caught.value)
+    assert "the densities charged before have left 1e-09 of it" in str(caught.value)
+    assert "needs no further certificate, or fit with a delta of at most 1e-09." in str(caught.value)
     ledger.charge("a", placed(0.5), 3, fingerprint=THREE)
-    with pytest.raises(BudgetExceededError, match="Draw from a density that it has paid for before.$"):
+    with pytest.raises(
+        BudgetExceededError, match="Draw again from a density charged before, which needs no further certificate.$"
+    ):
         ledger.charge("a", placed(0.5), 3, fingerprint=DENSITIES[5])
     ledger.charge("a", placed(0.5), 3, fingerprint=THREE)
     assert ledger.verify().ok

@@ -18,9 +18,9 @@ def test_a_refusal_names_what_is_in_the_way(ledger: Ledger, rule: str) -> None:
         ledger.charge("clinic", Guarantee(1.0, 1e-7), 1, fingerprint=ONE)
     left = "1e-08" if rule == "pure" else "1e-09"
     assert str(caught.value) == (
-        f"delta must be at most {left} for a further certificate in account 'clinic', which has delta={left} for the "
-        "certificates of all its densities, got delta=1e-07. Nothing was charged, and nothing may be drawn. Fit with "
-        f"delta=0, which needs no certificate, or with a delta of at most {left}."
+        f"The account 'clinic' pays for certificates of at most delta={left} in all, and that of this density has "
+        "delta=1e-07. Nothing was charged, and nothing may be drawn. Fit with delta=0 (a-priori), which needs none, or "
+        f"with a delta of at most {left}."
     )
     with pytest.raises(BudgetExceededError) as caught:
         ledger.charge("clinic", Guarantee(1.0, 1e-10), 3, fingerprint=ONE)
@@ -72,9 +72,77 @@ def test_where_delta_is_spent_a_smaller_epsilon_alone_is_not_advised(ledger: Led
     ledger.charge("clinic", Guarantee(0.5), 1, fingerprint=TWO)
 
 
+@pytest.mark.parametrize("rule", ["pure", "zcdp", "placement"])
+def test_where_certificates_are_used_up_the_first_way_out_is_the_density_that_has_one(
+    ledger: Ledger, rule: str
+) -> None:
+    ledger.open_account("adm-one", 6.0, 1e-9 if rule == "pure" else 1e-6, rule, None if rule == "pure" else 1e-9)
+    first = Guarantee(0.2, 1e-9, 0.4)
+    ledger.charge("adm-one", first, 1, fingerprint=ONE)
+    with pytest.raises(BudgetExceededError) as caught:
+        ledger.charge("adm-one", first, 1, fingerprint=TWO)
+    a_priori = ", or fit with delta=0 (a-priori), which needs none" if rule != "placement" else ""
+    assert str(caught.value) == (
+        "The account 'adm-one' pays for certificates of at most delta=1e-09 in all, the densities charged before have "
+        "used all of it, and that of this density has delta=1e-09. Nothing was charged, and nothing may be drawn. Draw "
+        f"again from the density already charged, which needs no further certificate{a_priori}."
+    )
+    shortage = ledger.shortage("adm-one", first, TWO)
+    assert shortage is not None and shortage.limit == "certificates"
+    assert shortage.reason == (
+        "the account 'adm-one' pays for certificates of at most delta=1e-09 in all, the densities charged before have "
+        "used all of it, and that of this density has delta=1e-09"
+    )
+    assert ledger.shortage("adm-one", first, ONE) is None
+    ledger.charge("adm-one", first, 1, fingerprint=ONE)
+
+
+def test_a_density_that_cannot_be_drawn_again_is_not_advised(ledger: Ledger) -> None:
+    ledger.open_account("adm-one", 2.0, 1e-9)
+    ledger.charge("adm-one", Guarantee(1.5, 1e-9), 1, fingerprint=ONE)
+    with pytest.raises(BudgetExceededError, match="drawn. Fit with delta=0 .a-priori., which needs none"):
+        ledger.charge("adm-one", Guarantee(0.5, 1e-9), 1, fingerprint=TWO)
+
+
+def test_the_kinds_of_shortage(ledger: Ledger) -> None:
+    """Where one is named nothing can be charged, and where none is something can."""
+
+    def found(name: str, guarantee: Guarantee, density: str) -> tuple[str, str] | None:
+        shortage = ledger.shortage(name, guarantee, density)
+        assert (ledger.affordable(name, guarantee, density) == 0) == (shortage is not None)
+        return shortage
+
+    half = Guarantee(0.5, log_ratio_range=1.0)
+    for name in ("pure", "other", "iid", "placement"):
+        ledger.open_account(name, 1.0, 1e-6, name if name != "other" else "pure")
+    assert found("pure", Guarantee(2.0), ONE) == (
+        "epsilon",
+        "epsilon 0 of 1 is spent, and one more draw of epsilon 2 exceeds it",
+    )
+    ledger.charge("pure", half, 2, fingerprint=ONE)
+    assert found("pure", half, ONE) == ("epsilon", "epsilon 1 of 1 is spent")
+    assert found("other", half, ONE) == ("account", "the account 'pure' is charged for this density already")
+    ledger.charge("iid", half, 1, fingerprint=TWO)
+    assert found("iid", half, DENSITIES[4]) == (
+        "rule",
+        "by the rule 'iid' the account is for one density, which the first charge fixed",
+    )
+    ledger.charge("placement", half, 1, fingerprint=DENSITIES[5])
+    assert found("placement", Guarantee(0.25, log_ratio_range=0.5), DENSITIES[6]) == (
+        "rule",
+        "by the rule 'placement' the account is for densities of one epsilon and total variation, which the first "
+        "charge fixed",
+    )
+    assert found("placement", half, DENSITIES[6]) is None
+    ledger.close_account("other")
+    assert found("other", half, DENSITIES[7]) == ("account", "the account is closed")
+
+
 def test_pure_accounts_without_delta_say_so(ledger: Ledger) -> None:
     ledger.open_account("clinic", 2.0, delta=0)
-    with pytest.raises(BudgetExceededError, match="delta must be at most 0 .*got delta=1e-09.*Fit with delta=0, which"):
+    with pytest.raises(
+        BudgetExceededError, match="pays for no certificates, and .* has delta=1e-09.*Fit with delta=0 "
+    ):
         ledger.charge("clinic", Guarantee(1.0, 1e-9), 1, fingerprint=ONE)
 
 

@@ -69,6 +69,9 @@ def test_thresholds() -> None:
     one, _ = advise(row=6.0, skew=0.3)
     assert one.startswith("Epsilon 6 for a single row is a weak promise")
     assert "404 to 1" in one
+    (several,) = advise(batch=10.0)
+    assert several.startswith("An epsilon of 10 for one batch is a weak promise: even odds on which of two tables its")
+    assert advise(batch=math.nextafter(WEAK_EPSILON, 0)) == [] and len(advise(10.0, batch=10.0)) == 1
     assert [remark[:15] for remark in advise(6.0, row=6.0)] == ["A total epsilon", "At epsilon 6 a "]  # not both
     (plain,) = advise(2.0, row=0.5, skew=0.3)
     assert plain.startswith(
@@ -91,6 +94,7 @@ def test_thresholds() -> None:
         ({"total": "much"}, TypeError, "total must be a real number"),
         ({"total": -1.0}, ValueError, "total must be at least 0"),
         ({"row": -1.0}, ValueError, "row must be at least 0"),
+        ({"batch": -1.0}, ValueError, "batch must be at least 0"),
         ({"row": 1.0, "skew": 1.1}, ValueError, r"skew must be in \[0, 1\]"),
     ],
 )

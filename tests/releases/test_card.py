@@ -420,6 +420,12 @@ class TestPrivateReport:
         assert (scores["num_rows"], scores["num_rows_outside_the_support"]) == (3, 1)
         assert math.isfinite(scores["negative_log_likelihood"])
 
+    def test_an_error_of_rounding_is_left_out(self) -> None:
+        q = make_density(normal(2))
+        assert private_report(q, torch.randn(50, 2))["scores"]["standard_error_of_the_gain"] > 1e-9
+        scores = private_report(q, torch.ones(50, 2))["scores"]
+        assert scores["standard_error_of_the_gain"] is None and scores["gain_in_nats"] is not None
+
     def test_own_statistics_have_no_fingerprint(self) -> None:
         class Own(torch.nn.Module):
             def forward(self, value: Tensor) -> Tensor:

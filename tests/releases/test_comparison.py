@@ -235,6 +235,30 @@ class TestVerdict:
         assert closed_share([]) is None
 
 
+class TestFrames:
+    """Tables in their own units, with columns that the schema does not name."""
+
+    FRAME = pd.DataFrame(
+        {"name": ["Ann", "Bo", "Cy"], "income": [9.0, 1e4, 2e5], "visits": [3, 4, 0], "systolic": [120, 150, 130]}
+    ).assign(sex=[0, 1, 1], age=[30.0, 40.5, 51.2])
+
+    def test_columns_are_taken_by_name(self) -> None:
+        q = make_density(SCHEMA.base())
+        report = private_report(q, self.FRAME, columns=SCHEMA)
+        assert report == private_report(q, SCHEMA.to_tensor(self.FRAME, seed=0), columns=SCHEMA)
+        assert report == private_report(q, self.FRAME, columns=SCHEMA)
+        assert report["scores"]["num_rows"] == 3
+
+    def test_a_frame_that_does_not_fit(self) -> None:
+        q = make_density(SCHEMA.base())
+        with pytest.raises(ValueError, match="age"):
+            private_report(q, self.FRAME.drop(columns="age"), columns=SCHEMA)
+        with pytest.raises(ValueError, match="columns must be the schema"):
+            private_report(q, self.FRAME, columns=Schema(SCHEMA.columns[:4]))
+        with pytest.raises(TypeError, match="numeric columns"):
+            private_report(q, self.FRAME)  # as fit takes it: modelled units
+
+
 class TestPage:
     def test_names_are_escaped(self, tmp_path: Any) -> None:
         names = ["<script>alert(1)</script>", 'b"c']

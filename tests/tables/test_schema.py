@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from densities import make_batch
 from schemas import TOML
 
-from pyro_mbde import Column, Schema
+from pyro_mbde import Column, Schema, private_draws
 from pyro_mbde.experiments.medical import SCHEMA as MEDICAL
 
 AGE = Column("age", 0, 110, decimals=1)
@@ -105,6 +106,15 @@ class TestRoundTrip:
         rows = schema.to_tensor(pd.DataFrame({"n": pd.Series([0, 1, 1]).astype(dtype)}))
         assert schema.to_frame(rows)["n"].tolist() == [0, 1, 1]
 
+    def test_rows_of_batches_come_one_below_another(self) -> None:
+        rows = SCHEMA.base().sample((6,))
+        flat = SCHEMA.to_frame(rows)
+        pd.testing.assert_frame_equal(SCHEMA.to_frame(rows.reshape(2, 3, 2)), flat)
+        pd.testing.assert_frame_equal(SCHEMA.to_frame(rows.reshape(2, 3, 2).numpy()), flat)
+        assert len(SCHEMA.to_frame(torch.zeros(0, 3, 2))) == 0
+        batch = make_batch(SCHEMA.base(), 3)
+        assert SCHEMA.to_frame(private_draws(batch, 2, progress=False)).shape == (6, 2)
+
     def test_an_empty_table(self) -> None:
         rows = SCHEMA.to_tensor(table().iloc[:0])
         assert rows.shape == (0, 2)
@@ -144,7 +154,15 @@ class TestBase:
 
 class TestHostileRows:
     @pytest.mark.parametrize(
-        ("rows", "text"), [(np.zeros((2, 3)), "shape"), (np.zeros(2), "shape"), (np.full((1, 2), np.nan), "finite")]
+        ("rows", "text"),
+        [
+            (np.zeros((2, 3)), "shape"),
+            (np.zeros(2), "shape"),
+            (np.zeros((2, 2, 3)), r"\(n, 2\), or \(n, k, 2\) for batches"),
+            (np.zeros((1, 2, 2, 2)), "shape"),
+            (np.full((1, 2), np.nan), "finite"),
+            (np.full((1, 3, 2), np.nan), "finite"),
+        ],
     )
     def test_rows_that_are_none(self, rows: Any, text: str) -> None:
         with pytest.raises(ValueError, match=text):
