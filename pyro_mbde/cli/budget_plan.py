@@ -10,7 +10,7 @@ import click
 
 from pyro_mbde.cli.console import Console, aligned
 from pyro_mbde.cli.numbers import NUMBER, Whole
-from pyro_mbde.cli.shared import EXAMPLES, shared_options
+from pyro_mbde.cli.shared import EXAMPLES, SKEW, filled_share_option, shared_options, skew_option
 
 if TYPE_CHECKING:
     from pyro_mbde.privacy.release_plan import ReleasePlan
@@ -25,7 +25,6 @@ LOW_SKEW_ADVICE = (
 )
 #: Of an account, and of a plan for one, where none is given.
 DELTA = 1e-6
-SKEW = 0.3
 #: That a release scores on one core, with the default network.
 ROWS_PER_SECOND = 200_000
 #: What a fit takes on one core, in words, with the default network; the certificate is that of a batch of at most this
@@ -56,17 +55,8 @@ delta_option = click.option(
 @click.option("--epsilon", type=NUMBER, required=True, help="What all rows together may cost, in nats; below 700.")
 @click.option("--rows", type=Whole(1), help="Rows wanted in all. The plan says in how many batches to draw them.")
 @delta_option
-@click.option(
-    "--skew",
-    type=NUMBER,
-    help=f"Share of the tilt's interval that is below 0, in (0, 1).  [default: {SKEW:g}]",
-)
-@click.option(
-    "--filled-share",
-    type=NUMBER,
-    help="In place of --skew, for single rows: a public guess of the share of the base's mass that the table fills. "
-    "With a batch it closes far less of the distance at large epsilon; there a skew of 0.3 was best in measurements.",
-)
+@skew_option
+@filled_share_option
 @click.option(
     "--divergence",
     type=NUMBER,

@@ -17,12 +17,15 @@ from pyro_mbde.cli.shared import (
     EXAMPLES,
     EXISTING,
     OUTPUT,
+    SKEW,
     batch_remarks,
     check_output,
+    filled_share_option,
     find_schema,
     force_option,
     schema_option,
     shared_options,
+    skew_option,
 )
 from pyro_mbde.cli.table import TABLE_FORMAT, table_options
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     Trainer = TypeVar("Trainer", MBDE, DensityRatio)
 
 RATIO, BOOSTING, PAPER = METHODS = ("ratio", "mbde", "mbde-paper")
-DELTA, SKEW, ROUNDS = 1e-9, 0.3, 3
+DELTA, ROUNDS = 1e-9, 3
 
 
 @dataclass(frozen=True)
@@ -150,18 +153,8 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=NUMBER,
         help=f"Probability that the certificate is wrong; 0 for the a-priori guarantee.  [default: {DELTA:g}]",
     )
-    @click.option(
-        "--skew",
-        type=NUMBER,
-        help=f"Share of the tilt's interval that is below 0, in (0, 1).  [default: {SKEW:g}]",
-    )
-    @click.option(
-        "--filled-share",
-        type=NUMBER,
-        help="In place of --skew, for single rows: share of the base that the table is publicly believed to fill, in "
-        "(0, 1). With --rows it closes far less of the distance at large epsilon; there a skew of 0.3 was best in "
-        "measurements.",
-    )
+    @skew_option
+    @filled_share_option
     @click.option(
         "--method",
         type=click.Choice(METHODS),

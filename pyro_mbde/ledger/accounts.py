@@ -79,7 +79,7 @@ class Account:
 
     Under ``placement`` the first charge fixes what all fits are to have: epsilon, and the total variation
     :math:`\tau`, which follows from epsilon and the skew. Both are public settings, and no row was drawn before. Each
-    certificate may have a delta of its own. Two values that agree when rounded up to nine digits are the same.
+    certificate may have another delta. Two values that agree when rounded up to nine digits are the same.
 
     The rule and the split of delta cannot change, because the proof needs the same limit for every possible sequence of
     draws and charges. Whether a charge is refused depends on public numbers alone. Sums of epsilons and deltas are

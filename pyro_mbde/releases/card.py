@@ -177,7 +177,7 @@ def make_card(
 
 
 def _price(guarantee: Guarantee, num_draws: int, rows_of_batch: int | None) -> dict[str, Any]:
-    """What a draw is and costs: a row, or a batch, whose rows have no price of their own."""
+    """What a draw is and costs: a row, or a batch, whose rows have no separate price."""
     if rows_of_batch is None:
         return {"guarantee_of_one_row": asdict(guarantee)}
     text = batches_in_words(num_draws, rows_of_batch, guarantee.epsilon)

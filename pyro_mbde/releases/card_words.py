@@ -112,15 +112,15 @@ def batches_in_words(number: int, num_rows: int, epsilon: float) -> str:
 
     Example:
         >>> print(batches_in_words(1, 20, 3.0))
-        The 20 rows were drawn together, as one batch, for one price: ε = 3 covers the whole batch. A row has no price
-        of its own, and fewer of the rows would cost no less. Rows of a batch depend on one another.
+        The 20 rows were drawn together, as one batch, for one price: ε = 3 covers the whole batch. A row has no
+        separate price, and fewer of the rows would cost no less. Rows of a batch depend on one another.
     """
     rows, price = counted(num_rows, "row"), f"ε = {round_up(epsilon)} covers the whole batch"
     if number == 1:
         text = f"The {rows} were drawn together, as one batch, for one price: {price}."
     else:
         text = f"The rows were drawn in {number} batches of {rows}, one below another, each for one price: {price}."
-    rest = "A row has no price of its own, and fewer of the rows would cost no less."
+    rest = "A row has no separate price, and fewer of the rows would cost no less."
     return f"{text} {rest} Rows of a batch depend on one another."
 
 
