@@ -213,7 +213,7 @@ class Calibrator:
     ) -> bool:
         proof = BatchCertificate(num_rows, shift, bounds, certificate)
         held = self._scores.sample(_HELD)
-        num_blocks = math.ceil(min(patience * proof.expected_blocks(held), MAX_CERTIFIED_ROWS / proof.block_rows))
+        num_blocks = math.ceil(min(patience * proof.expected_blocks(held), 3 * MAX_CERTIFIED_ROWS / proof.block_rows))
         blocks = (self._draws.fresh(proof.block_rows, bar)[0] for _ in range(num_blocks))
         return proof.holds(blocks, held)
 

@@ -40,7 +40,8 @@ class ExactScores(NamedTuple):
 
     def sample(self, num_draws: int) -> Tensor:
         """Returns scores of independent draws."""
-        chosen = torch.multinomial(self.log_weights.exp(), num_draws, replacement=True)
+        generator = torch.Generator(self.scores.device).manual_seed(0)  # the caller's generator is not touched
+        chosen = torch.multinomial(self.log_weights.exp(), num_draws, replacement=True, generator=generator)
         return self.scores[chosen]
 
     def certify(self, shift: float, bounds: Bounds, certificate: Certificate) -> bool:

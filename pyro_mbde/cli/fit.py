@@ -243,7 +243,7 @@ def fit_command(
         _compare(console, output, model)
     model.save(output)
     guarantee = model.density.guarantee
-    calibrated = model.density.certificate is not None  # a wish for one may come to nothing
+    calibrated = model.density.certificate is not None  # a requested certificate may not be possible
     if recipe.rows is None:
         remarks = advise(row=recipe.epsilon, skew=recipe.placed_skew, calibrated=calibrated)
     else:

@@ -55,7 +55,7 @@ def sum_law(scores: Tensor, num_rows: int, width: float) -> tuple[Tensor, Tensor
 class RowLaw:
     """What one row of a placed batch is drawn from, and what the batch gains.
 
-    No certificate is asked for: a certified density has the same shift, up to what its draws of the base scatter.
+    No certificate is asked for: a certified density has the same shift, up to Monte Carlo error.
 
     Args:
         base_scores: scores u of draws of the base, within 300 nats of 0; float64 of shape ``(n,)``.

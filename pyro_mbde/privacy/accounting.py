@@ -108,10 +108,10 @@ def compose(guarantee: Guarantee, num_draws: int, delta: float | None = None) ->
     rest = delta - guarantee.delta
     if rest > 0:
         totals.append(TotalCost(_zcdp_total(num_draws * zcdp_of_draw(guarantee), rest), delta, ZCDP))
-        if guarantee.log_ratio_range > guarantee.epsilon:
-            if num_draws <= MAX_DRAWS:
-                totals.append(TotalCost(placement_epsilon(guarantee, num_draws, rest), delta, PLACEMENT))
-        elif num_draws <= MOST_DRAWS:
+        placed = guarantee.log_ratio_range > guarantee.epsilon
+        if placed and num_draws <= MAX_DRAWS:
+            totals.append(TotalCost(placement_epsilon(guarantee, num_draws, rest), delta, PLACEMENT))
+        if num_draws <= MOST_DRAWS and not (placed and guarantee.is_placed):
             totals.append(TotalCost(iid_epsilon(guarantee, num_draws, rest), delta, EXACT))
     return min(totals, key=lambda total: total.epsilon)
 

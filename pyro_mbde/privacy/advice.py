@@ -41,7 +41,7 @@ def advise(
         calibrated: whether its guarantee is calibrated, or a priori.
 
     Raises:
-        TypeError: a number is none.
+        TypeError: an argument is not a number.
         ValueError: a number is out of its range.
 
     Example:
@@ -99,7 +99,7 @@ def distance_from_base(epsilon: float, skew: float = 0.5, *, calibrated: bool = 
         calibrated: whether the guarantee is calibrated, or a priori.
 
     Raises:
-        TypeError: a number is none.
+        TypeError: an argument is not a number.
         ValueError: a number is out of its range.
 
     Example:

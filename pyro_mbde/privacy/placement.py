@@ -134,8 +134,6 @@ def is_within_placement(guarantee: Guarantee, num_draws: int, total_epsilon: flo
         total_epsilon: of all draws together, in nats.
         delta: in (0, 1).
     """
-    if num_draws * guarantee.epsilon <= total_epsilon:
-        return True
     if num_draws > MAX_DRAWS or not math.isfinite(guarantee.epsilon):
         return False
     losses = _sum_of_losses(guarantee.epsilon, guarantee.total_variation, num_draws, delta * _TAIL)

@@ -101,14 +101,16 @@ class ReleasePlan:
     @property
     def width(self) -> float:
         """Width of the interval of the tilt, in nats."""
-        lost = 2 * BATCH_TOLERANCE if self.rows_per_batch > 1 else 0.0
-        return self.budget.epsilon * ((1 - lost) if self.budget.form == "calibrated" else 0.5)
+        if self.budget.form != "calibrated":
+            return self.budget.epsilon / 2
+        lost = 2 * batch_tolerance(self.budget.epsilon, self.budget.skew) if self.rows_per_batch > 1 else 0.0
+        return self.budget.epsilon - lost
 
     @property
     def largest_gain(self) -> float:
-        """The most that a row can come nearer to the table than the base is, on average, in nats."""
-        share = 1 - self.budget.skew if self.budget.form == "calibrated" else 1.0
-        return share * self.width / self.rows_per_batch
+        """The most that a row can come nearer to the table than the base is, on average, in nats: log q/q0 over k."""
+        share = 1 - self.budget.skew if self.budget.form == "calibrated" else 0.5
+        return share * self.budget.epsilon / self.rows_per_batch
 
     @property
     def num_scored(self) -> int:
@@ -134,7 +136,7 @@ class ReleasePlan:
             remarks.append(f"Rows hardly differ from the base if that is more than {in_nats(far)} from the table.")
         else:
             remarks.append(f"With a base {in_nats(found)} from the table, {self._likeness(found, from_base)}.")
-        remarks.append(f"A row can come at most {in_nats(gain)} nearer to the table than the base is.")
+        remarks.append(f"A row can come at most {in_nats(_rounded_up(gain))} nearer to the table than the base is.")
         remarks = [" ".join(remarks)]
         if batches:
             remarks.append(
@@ -198,11 +200,10 @@ def plan_release(
     if divergence is not None:
         constraint = "be finite and at least 0, in nats"
         divergence = check_number("divergence", divergence, constraint, lambda value: 0 <= value < math.inf)
-    num_batches = 1
-    # Of very many rows even narrow tilts score more.
-    most_scored = max(_MAX_SCORED, constant_time_count(0.5) * num_rows)
+    rows_per_batch = num_rows
     while True:
-        rows_per_batch = -(-num_rows // num_batches)
+        num_batches = -(-num_rows // rows_per_batch)
+        rows_per_batch = -(-num_rows // num_batches)  # of batches of one size, no larger than they need be
         budget = epsilon_per_draw(
             total_epsilon,
             num_batches,
@@ -212,15 +213,22 @@ def plan_release(
             filled_share=filled_share,
         )
         plan = ReleasePlan(num_batches, rows_per_batch, budget, divergence, num_rows)
-        if rows_per_batch == 1 or budget.epsilon <= MAX_BATCH_EPSILON:
-            certified = rows_per_batch == 1 or budget.form == "a priori"
-            if not certified:
-                needed = certified_rows(budget.epsilon, budget.skew, budget.delta, rows_per_batch)
-                certified = needed <= MAX_CERTIFIED_ROWS
-            if certified and plan.num_scored <= most_scored:
-                return plan
+        needed = 0.0
+        if rows_per_batch > 1 and budget.form == "calibrated":
+            needed = certified_rows(budget.epsilon, budget.skew, budget.delta, rows_per_batch)
+        affordable = rows_per_batch == 1 or budget.epsilon <= MAX_BATCH_EPSILON
+        if affordable and needed <= MAX_CERTIFIED_ROWS and plan.num_scored <= _MAX_SCORED:
+            return plan
         if rows_per_batch == 1:
             remedy = f"A row at epsilon {budget.epsilon:.4g} takes too long to draw. Lower it, or release more rows."
             raise ValueError(argument_error("total_epsilon", f"suit {num_rows:,} rows", total_epsilon, remedy))
-        # The next number of batches that makes them smaller.
-        num_batches = -(-num_rows // (rows_per_batch - 1)) if num_rows < 50 else num_batches + max(1, num_batches // 50)
+        if math.isinf(needed):  # of smaller batches too, which cost less each
+            rows_per_batch = 1
+        else:
+            rows_per_batch = min(rows_per_batch - 1, max(49, rows_per_batch * 4 // 5))
+
+
+def _rounded_up(number: float) -> float:
+    """To two digits, towards more."""
+    scale = 10.0 ** (1 - math.floor(math.log10(number))) if number > 0 else 1.0
+    return math.ceil(number * scale - 1e-9) / scale

@@ -26,7 +26,7 @@ def likeness(
     By :func:`~pyro_mbde.privacy.advice.distance_from_base`. Last states of fresh chains have a law whose ratio to the
     base is in :math:`[e^{-R}, e^R]`, with :math:`\epsilon = 2R`
     (:func:`~pyro_mbde.sampling.independence.fresh_guarantee`): as that of a calibrated density with skew 1/2.
-    Of a batch this is said of whole batches, and of a row by itself (:func:`row_distance`).
+    For a batch, both are stated: for whole batches, and for one row taken alone (:func:`row_distance`).
 
     Privacy:
         Public: it depends on its arguments alone, which are public.

@@ -140,7 +140,7 @@ def release(
         TypeError: ``q`` is something that is not private to hand out.
         UnwrittenReleaseError: the rows were drawn and could not be written; they are in the error.
         ValueError: the certificate of q has lapsed (:meth:`~pyro_mbde.MollifiedExpFamily.confirm_guarantee`), or the
-            rows would take too long or are no whole batches.
+            rows would take too long or are not a whole number of batches.
 
     References:
         Husain, Cranko, Nock. Integral Privacy for Sampling from Mollifier Densities. 2018. Awan, Rao. Privacy-Aware

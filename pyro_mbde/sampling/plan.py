@@ -73,10 +73,10 @@ def check_num_draws(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int) -> in
 
 
 def draws_of_rows(q: MollifiedExpFamily, plan: DrawPlan, num_rows: int) -> int:
-    """Returns the number of draws that give so many rows: as many, or of batches, fewer.
+    """Returns how many draws give this many rows.
 
     Raises:
-        ValueError: the rows are no whole batches, or would take too long; depends only on public numbers.
+        ValueError: the rows are not a whole number of batches, or would take too long; depends only on public numbers.
     """
     num_rows, in_one = check_count("num_rows", num_rows), rows_per_draw(q)
     if num_rows % in_one:
