@@ -51,7 +51,7 @@ def test_a_harder_certificate_takes_more_rows() -> None:
     usual = certified_rows(3.0, 0.3, 1e-9, 10)
     assert certified_rows(3.0, 0.3, 1e-9, 20) == pytest.approx(2 * usual)
     assert certified_rows(3.0, 0.3, 1e-18, 10) == pytest.approx(2 * usual)
-    assert certified_rows(6.0, 0.3, 1e-9, 10) > usual
+    assert certified_rows(12.0, 0.3, 1e-9, 10) > usual
     assert certified_rows(3.0, 0.01, 1e-9, 10) > usual
 
 
