@@ -145,6 +145,7 @@ def test_a_hostile_density_never_exceeds_its_bounds(make_ledger: Callable[..., L
     assert int(positive.max()) == 3
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_follow_the_density(make_ledger: Callable[..., Ledger]) -> None:
     """Two-sample test of the mean of a batch and of its rows, level 1e-6."""
     q = make_batch(dist.Normal(0.0, 1.0), 4, epsilon=3.0, gain=10.0)

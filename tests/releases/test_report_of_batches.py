@@ -70,6 +70,7 @@ def test_gains_are_by_the_row(batch: MollifiedExpFamily) -> None:
     assert "base=Normal, event_shape=(10,), num_rows=10)" in report["density"]
 
 
+@pytest.mark.slow
 def test_the_error_of_a_gain() -> None:
     """Gains of many small tables scatter as each says of itself, where the tilt is hardly clipped."""
     q = make_batch(normal(2), 5, epsilon=6.0, gain=0.3)
