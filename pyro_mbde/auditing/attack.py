@@ -101,7 +101,7 @@ class Attack:
         tests = [item for item in self._evidence if isinstance(item, PendingTest)]
         found = [item for item in self._evidence if isinstance(item, Finding)]
         for refused in self._refusals:
-            if self._fitted:  # whoever sees a refusal knows that the table is not one of those
+            if self._fitted:  # anyone who sees a refusal knows that the table is not one of those
                 text = f"fit refused {refused}, and others not: a refusal tells tables apart"
                 found.append(fault("refused", text, math.inf))
             else:

@@ -22,7 +22,7 @@ from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
 
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same. Batches
-#: hold as many rows in all, but are no fewer than the second.
+#: hold as many rows in all, and number at least the second.
 _NUM_REFERENCE_DRAWS, _MIN_REFERENCE_BATCHES = 4096, 64
 #: Attribute of a base that holds the schema it was made from.
 _NOTED_SCHEMA = "_pyro_mbde_schema"
