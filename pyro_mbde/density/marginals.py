@@ -62,7 +62,7 @@ class Marginal(TorchDistribution):
         >>> edges, left, right = torch.tensor([0.0, 20.0, 111.0]), torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0])
         >>> age = Marginal(edges, left, right, "integer")
         >>> age.log_prob(torch.tensor([0.0, 110.0])).exp()
-        tensor([1.5267e-02, 8.3885e-05])
+        tensor([1.5267e-02, 8.3886e-05])
     """
 
     arg_constraints: dict[str, Any] = {}
