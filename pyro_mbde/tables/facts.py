@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,46 +62,6 @@ def range_of(column: Column) -> Range:
         return Range(0.0, float(code_of_date(column, "high", column.high)), True, False)
     whole, logarithmic = column.kind == "integer", column.scale == "log1p"
     return Range(float(column.low or 0.0), float(column.high or 0.0), whole, logarithmic)
-
-
-def check_facts(column: Column) -> None:
-    """Raises unless what a column states of its distribution is one way, possible, and fits its kind.
-
-    Args:
-        column: its kind, range and levels are checked already.
-
-    Raises:
-        TypeError: something is not a number, a date or a table.
-        ValueError: two ways are stated, or one that the column cannot have.
-    """
-    stated = [way for way in WAYS if getattr(column, way) is not None]
-    if column.sd is not None and column.mean is None:
-        raise ValueError(argument_error("sd", "come with a mean", column.sd, "State both, or leave both out."))
-    if len(stated) > 1:
-        remedy = "Keep the one that is known best."
-        found = " and ".join(stated)
-        raise ValueError(f"column must state its distribution in one way, got {found}. {remedy}")
-    if not stated:
-        return
-    way = stated[0]
-    allowed = ways_of(column.kind)
-    if way not in allowed:
-        remedy = f"A column of kind {column.kind} may state {' or '.join(allowed)}."
-        raise ValueError(argument_error(way, f"be left out for the kind {column.kind}", getattr(column, way), remedy))
-    if way == "mean":
-        read_mean(column)
-    elif way == "quantiles":
-        read_quantiles(column)
-    elif way == "histogram":
-        read_histogram(column)
-    elif way == "distribution":
-        from pyro_mbde.tables.stated_laws import read_distribution
-
-        read_distribution(column)
-    elif column.kind in LEVEL_KINDS:
-        read_level_shares(column)
-    else:
-        read_number_shares(column)
 
 
 def ways_of(kind: str) -> tuple[str, ...]:
@@ -200,10 +160,9 @@ def read_level_shares(column: Column) -> Numbers:
         if place in found:
             raise ValueError(argument_error("shares", "name each level once", key))
         found[place] = _share(f"shares[{key}]", share)
-    if left := [str(level).lower() if column.kind == "boolean" else level for level in levels]:
-        left = [level for place, level in enumerate(left) if place not in found]
-        if left:
-            raise ValueError(argument_error("shares", f"give a share to every level, and to {left[0]!r} too", given))
+    if left := [level for place, level in enumerate(levels) if place not in found]:
+        example = str(left[0]).lower() if column.kind == "boolean" else left[0]
+        raise ValueError(argument_error("shares", "give a share to every level", given, f"{example} has none."))
     return _summing_to_one("shares", np.array([found[place] for place in range(len(levels))]))
 
 
@@ -250,13 +209,9 @@ def code_of_date(column: Column, name: str, value: Any) -> int:
         return then.year - start.year
     if unit == "month":
         return 12 * (then.year - start.year) + then.month - start.month
-    # Floor division of whole seconds: from the beginning of the unit that low is in.
-    begin = start.replace(microsecond=0, second=0 if unit != "second" else start.second)
-    begin = begin.replace(
-        minute=0 if unit in ("hour", "day") else begin.minute, hour=0 if unit == "day" else begin.hour
-    )
-    passed = then - begin
-    return (passed.days * 86400 + passed.seconds) // _SECONDS[unit]
+    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+    first, last = ((moment - midnight) // timedelta(seconds=_SECONDS[unit]) for moment in (start, then))
+    return last - first
 
 
 def _moment(name: str, value: Any) -> datetime:
@@ -325,17 +280,16 @@ def _number(key: Any) -> float | None:
 
 def _share(name: str, value: Any, *, zero: bool = False) -> float:
     constraint = "be a share, from 0 to 1" if zero else "be a share above 0, at most 1"
-    remedy = "" if zero else "A level that cannot occur is left out of levels."
+    remedy = "" if zero else "Leave out of levels what cannot occur."
+    if isinstance(value, int | float) and 1 < value <= 100:
+        remedy = "Divide percentages by 100."
     return check_number(name, value, constraint, lambda v: (v >= 0 if zero else v > 0) and v <= 1, remedy=remedy)
 
 
 def _summing_to_one(name: str, shares: Numbers) -> Numbers:
     total = math.fsum(shares)
     if not abs(total - 1) <= MAX_ROUNDING + 1e-12:
-        remedy = "Divide by 100 what is in percent." if 100 - 1 <= total <= 100 + 1 else ""
-        raise ValueError(
-            f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}. {remedy}".strip()
-        )
+        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}.")
     return shares / total
 
 
