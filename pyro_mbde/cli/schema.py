@@ -50,4 +50,4 @@ def draft_command(
     else:
         output.write_text(text, encoding="utf-8")
         console.answer({"schema": output}, str(output), settled=True)
-    console.note("Read from the table: names and types of its columns, and nothing else. Fill in each \"?\".")
+    console.note('Read from the table: names and types of its columns, and nothing else. Fill in each "?".')

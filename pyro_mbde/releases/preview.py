@@ -32,12 +32,14 @@ class ColumnPreview(NamedTuple):
     Attributes:
         name: of the column.
         kind: of the column.
+        scale: on which it is modelled, ``linear`` or ``log1p``.
         law: its most frequent levels with their shares, or its 10, 50 and 90 per cent quantiles.
         stated: whether the schema states more of it than its range or levels.
     """
 
     name: str
     kind: str
+    scale: str
     law: str
     stated: bool
 
@@ -84,7 +86,7 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
         draws = base.sample(torch.Size([max(_NUM_DRAWS, num_rows)]))
     sample = schema.to_frame(draws)
     columns = tuple(
-        ColumnPreview(column.name, column.kind, _law(sample[column.name], column.kind), _is_stated(column))
+        ColumnPreview(column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column))
         for column in schema.columns
     )
     codes = {column.name: (draws[:, index].double().numpy(), column) for index, column in enumerate(schema.columns)}
@@ -113,10 +115,7 @@ def draw_preview(shown: Preview, path: str | Path) -> None:
             axis.barh([str(level) for level in shares.index][::-1], shares.to_numpy()[::-1], color=_INK)
             axis.set_xlabel("share")
         else:
-            values = cells.dropna()
-            if not pd.api.types.is_datetime64_any_dtype(values):
-                values = values.astype(float)
-            axis.hist(values.to_numpy(), _NUM_BARS, color=_INK)
+            _draw_numbers(axis, cells.dropna(), column)
             axis.set_yticks([])
             axis.tick_params(axis="x", labelrotation=30)
         axis.set_title(column.name if column.stated else f"{column.name}\nnothing stated: spread evenly", fontsize=9)
@@ -125,6 +124,27 @@ def draw_preview(shown: Preview, path: str | Path) -> None:
         axis.set_axis_off()
     figure.suptitle("The public base: what rows look like before a table is seen", fontsize=11)
     write_picture(figure, path, dpi=130)
+
+
+def _draw_numbers(axis: Any, values: pd.Series[Any], column: ColumnPreview) -> None:
+    """Bars of numbers or dates: of whole numbers each where they are few, and even on the scale that is modelled."""
+    if column.kind in ("date", "datetime"):
+        axis.hist(values.to_numpy(), _NUM_BARS, color=_INK)
+        return
+    numbers = values.astype(float).to_numpy()
+    low, high = float(numbers.min()), float(numbers.max())
+    if column.scale == "log1p":
+        edges = np.expm1(np.linspace(np.log1p(low), np.log1p(high), _NUM_BARS + 1))
+    elif column.kind == "integer":
+        edges = np.arange(low, high + 2, max(1.0, np.ceil((high - low) / _NUM_BARS))) - 0.5
+    else:
+        edges = np.linspace(low, high, _NUM_BARS + 1)
+    counts, edges = np.histogram(numbers, np.unique(edges))
+    places = np.log1p(edges) if column.scale == "log1p" else edges
+    axis.stairs(counts / np.diff(places), places, fill=True, color=_INK)
+    if column.scale == "log1p":
+        ticks = np.linspace(places[0], places[-1], 4)
+        axis.set_xticks(ticks, [f"{value:.3g}" for value in np.expm1(ticks)])
 
 
 def _has_levels(cells: pd.Series[Any]) -> bool:
@@ -160,7 +180,8 @@ def _association(one: tuple[NDArray[np.float64], Any], other: tuple[NDArray[np.f
     ranks = [pd.Series(codes).rank().to_numpy() for codes, _ in (one, other)]
     if not unordered:
         with np.errstate(invalid="ignore"):
-            return float(np.nan_to_num(np.corrcoef(*ranks)[0, 1]))
+            correlations: NDArray[np.float64] = np.corrcoef(ranks[0], ranks[1])
+        return float(np.nan_to_num(correlations[0, 1]))
     groups, values = (one[0], ranks[1]) if unordered[0] is one else (other[0], ranks[0])
     if len(unordered) == 2:
         return _cramers_v(one[0], other[0])
