@@ -28,6 +28,7 @@ number                                                    meaning
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, NoReturn
@@ -114,9 +115,9 @@ def evaluate(predicate: Node, values: Tensor) -> Tensor:
     """
     match predicate:
         case ["true", condition]:
-            accepted = _truth(condition, values, 1).true
+            accepted = _truth(condition, values, 2).true
         case ["not_false", condition]:
-            accepted = ~_truth(condition, values, 1).false
+            accepted = ~_truth(condition, values, 2).false
         case _:
             _refuse(predicate)
     return accepted.expand(values.shape[:-1])
@@ -230,7 +231,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _refuse(node: Any, cause: str = "") -> NoReturn:
-    shown = repr(node)
+    shown = reprlib.repr(node)  # repr itself fails on what is nested too deeply
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     remedy = "The file may be damaged, or written by a newer version of pyro_mbde."
     raise ValueError(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.predicates import MAX_DEPTH, Node, depth_of
+from pyro_mbde.tables.constraint_columns import ColumnFacts
 from pyro_mbde.tables.constraint_text import Node as Part
 from pyro_mbde.tables.constraint_text import Source, parse
-from pyro_mbde.tables.constraint_values import ColumnFacts, Values, spanning
+from pyro_mbde.tables.constraint_values import Values, spanning
 
 
 def compile_constraint(text: str, columns: Sequence[ColumnFacts]) -> Node:
