@@ -38,7 +38,7 @@ from torch import Tensor
 
 #: A predicate, or a part of one.
 Node = list[Any]
-#: Levels of lists in a predicate, at most.
+#: Levels of lists in a predicate, at most. Texts are nested in at most 100 levels, which compile to fewer than this.
 MAX_DEPTH = 200
 #: How many digits a real column that is not rounded has, in the list of a leaf.
 ALL_DIGITS = "all"
@@ -121,19 +121,6 @@ def evaluate(predicate: Node, values: Tensor) -> Tensor:
         case _:
             _refuse(predicate)
     return accepted.expand(values.shape[:-1])
-
-
-def depth_of(node: Any) -> int:
-    """Returns how many levels of lists there are in nested lists.
-
-    Example:
-        >>> depth_of(["not", ["<", ["code", 0, -1.0], ["number", 1.0]]])
-        3
-    """
-    depth, level = 0, [node]
-    while level := [part for part in level if isinstance(part, list)]:
-        depth, level = depth + 1, [part for node in level for part in node]
-    return depth
 
 
 def _truth(node: Any, values: Tensor, depth: int) -> _Truth:

@@ -47,14 +47,22 @@ def kind_of_value(column: ColumnFacts) -> str:
     return "date" if column.kind in ("date", "datetime") else "number"
 
 
+def texts_of_levels(column: ColumnFacts) -> list[str]:
+    """Returns the levels of a column as texts, in the order of their codes; those of a boolean are no and yes."""
+    if column.kind not in _LEVELS:
+        return []
+    levels = [str(level) for level in column.levels or ()]
+    return levels or (["no", "yes"] if column.kind == "boolean" else [])
+
+
 def have_same_levels(one: ColumnFacts, other: ColumnFacts) -> bool:
     """Whether the codes of two columns stand for the same levels."""
-    return one.kind == other.kind and list(one.levels or ()) == list(other.levels or ())
+    return one.kind == other.kind and texts_of_levels(one) == texts_of_levels(other)
 
 
 def code_of_level(column: ColumnFacts, text: str, number: float | None) -> int | None:
-    """Returns the code of a level, or None if there is no such level: by its text, or by its number where one has it."""
-    levels = [str(level) for level in column.levels or ()]
+    """Returns the code of a level, by its text or else by its number; None if there is no such level, or two."""
+    levels = texts_of_levels(column)
     if text in levels:
         return levels.index(text)
     if column.kind == "boolean":
@@ -85,8 +93,7 @@ def leaf_of(index: int, column: ColumnFacts) -> Node:
     if column.kind == "integer":
         return ["code", index, _missing_below(float(column.low), float(column.high) + 1)]
     if column.kind in _LEVELS:
-        count = 2 if column.kind == "boolean" else len(column.levels or ())
-        return ["code", index, _missing_below(0.0, float(count))]
+        return ["code", index, _missing_below(0.0, float(len(texts_of_levels(column))))]
     return _date_leaf(index, column)
 
 

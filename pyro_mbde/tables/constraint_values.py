@@ -10,7 +10,14 @@ from typing import NamedTuple
 
 from pyro_mbde.density.predicates import Node
 from pyro_mbde.names import look_alike_hint, near_miss_hint, normal_name
-from pyro_mbde.tables.constraint_columns import ColumnFacts, code_of_level, have_same_levels, kind_of_value, leaf_of
+from pyro_mbde.tables.constraint_columns import (
+    ColumnFacts,
+    code_of_level,
+    have_same_levels,
+    kind_of_value,
+    leaf_of,
+    texts_of_levels,
+)
 from pyro_mbde.tables.constraint_text import Node as Part
 from pyro_mbde.tables.constraint_text import Source
 
@@ -147,7 +154,7 @@ class Values:
                 for sign, other in zip(part.value[1:], others, strict=True):
                     total = self.added(spanning(first, other), total, sign, self.quantity(other))
                 return total
-        remedy = "Conditions are joined by and, or, not; they are no numbers."
+        remedy = "A condition is not a value. Levels of several words go in 'quotes'."
         raise self.source.error("have a column or a value here", part, remedy)
 
     def quantity(self, part: Part) -> Value:
@@ -168,15 +175,15 @@ class Values:
             raise self.source.error("calculate with numbers here", value.part, remedy)
         return value
 
+    def date_or_number(self, value: Value) -> Value:
+        """A value to add; a text is a date if it reads like one."""
+        if value.kind == "text" and _DATE.fullmatch(value.part.value.strip()):
+            return self.date(value.part, value.part.value)
+        return value if value.kind == "date" else self.only_number(value)
+
     def added(self, place: Part, one: Value, sign: str, other: Value) -> Value:
         """A sum or a difference: of numbers, of a date and days, or of two dates, which is in days."""
-        if one.kind == "text" and other.kind == "date":
-            one = self.date(one.part, one.part.value)
-        if other.kind == "text" and one.kind == "date":
-            other = self.date(other.part, other.part.value)
-        for value in (one, other):
-            if value.kind == "text":
-                self.only_number(value)
+        one, other = self.date_or_number(one), self.date_or_number(other)
         if one.kind == other.kind == "date":
             if sign == "+":
                 raise self.source.error("add days to a date", place, "The difference of two dates is in days.")
@@ -215,7 +222,7 @@ class Values:
         piece = self.source.piece(part)
         if index is None or part.kind in ("word", "name", "text"):
             return
-        if part.kind != "number" and piece in map(str, self.columns[index].levels or ()):
+        if part.kind != "number" and piece in texts_of_levels(self.columns[index]):
             raise self.source.error("have such a level in quotes", part, f"Write {piece!r}.")
 
     def unknown(self, part: Part) -> ValueError:
@@ -232,7 +239,7 @@ class Values:
     def level_hint(self, part: Part) -> str:
         """What to say of a level that stands alone, as M does in ``sex = F or M``."""
         for column in self.columns:
-            if part.value in map(str, column.levels or ()):
+            if part.value in texts_of_levels(column):
                 return f"It is a level of {column.name!r}: write {column.name} = {part.value}, or list levels after in."
         return ""
 
@@ -240,7 +247,7 @@ class Values:
         """What to say of a level that a column does not have."""
         if part.value.casefold() == "missing":
             return f"Write {column.name} is missing."
-        levels = [str(level) for level in column.levels or ()] or ["no", "yes"]
+        levels = texts_of_levels(column)
         return _near(part.value, levels) or f"Its levels are {_listed(levels)}."
 
     def unlike(self, one: Value, other: Value) -> ValueError:
