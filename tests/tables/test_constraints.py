@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from pyro_mbde import Column
+from pyro_mbde.density.marginals import Marginal
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.predicates import evaluate
 from pyro_mbde.tables.constraint_text import MAX_LENGTH
 from pyro_mbde.tables.constraints import compile_condition, compile_constraint
@@ -221,6 +223,34 @@ def test_compiled_texts_are_plain_lists() -> None:
 
     for text, _ in TRUE:
         assert leaves(compile_constraint(text, ALL)) <= {str, int, float}
+
+
+def test_a_restricted_base_has_the_law_of_the_base_given_the_predicates() -> None:
+    """Exact over all rows; proof: docs/proofs.md, *Restricted bases*."""
+    one = torch.ones(1)
+    age = Marginal(torch.tensor([0.0, 30.0]), one, one, "integer", missing_share=0.2)
+    sex = Marginal(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.7, 0.3]), torch.tensor([0.7, 0.3]), "category")
+    columns = [Facts("age", "integer", 0, 29), SEX]
+    free = MixedBase([age, sex])
+    points = free.enumerate_support()
+    for compile_text, text in (
+        (compile_constraint, "age >= 10 where sex = M"),
+        (compile_condition, "age > 3 or sex = F"),
+    ):
+        predicate = compile_text(text, columns)
+        base = MixedBase([age, sex], predicates=[predicate])
+        inside = evaluate(predicate, points)
+        wanted = torch.where(inside, free.log_prob(points).exp(), 0.0)
+        assert base.acceptance_rate == pytest.approx(float(wanted.sum()), rel=1e-6)
+        assert torch.equal(base.enumerate_support(), points[inside])
+        draws = base.sample((100_000,))
+        assert bool(evaluate(predicate, draws).all())
+        counts = (draws.unsqueeze(1) == points).all(-1).sum(0).double()
+        expected = wanted.double() / wanted.double().sum() * len(draws)
+        statistic = float(((counts - expected)[inside].square() / expected[inside]).sum())
+        num_points = int(inside.sum())
+        assert statistic < num_points + 6 * (2 * num_points) ** 0.5  # chi-squared
+    assert truth("age >= 10 where sex = M", row(sex="M")) is None  # so rows with a missing age are in the first base
 
 
 class TestRandomConditions:
