@@ -74,7 +74,7 @@ def public_rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--public-rows",
             type=EXISTING,
             metavar="CSV",
-            help="A table that anybody may see, such as an open survey, with the schema's columns: the base follows it.",
+            help="A table that anybody may see, such as an open survey, with the schema's columns. The base follows it.",
         ),
     ):
         function = option(function)
@@ -112,7 +112,6 @@ def library() -> Any:
 def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
     """Returns the schema of --schema, or of the file of options, or None."""
     from pyro_mbde import Schema
-    from pyro_mbde.density.mixed_base import MixedBase
 
     if path is not None:
         return Schema.read(path)

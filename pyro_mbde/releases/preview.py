@@ -86,7 +86,9 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
         draws = base.sample(torch.Size([max(_NUM_DRAWS, num_rows)]))
     sample = schema.to_frame(draws)
     columns = tuple(
-        ColumnPreview(column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column))
+        ColumnPreview(
+            column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column)
+        )
         for column in schema.columns
     )
     codes = {column.name: (draws[:, index].double().numpy(), column) for index, column in enumerate(schema.columns)}
