@@ -19,8 +19,8 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 #: Ways to state how a column is distributed. A column has at most one of them; ``sd`` goes with ``mean``.
 WAYS = ("mean", "quantiles", "shares", "histogram", "distribution")
 LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime")
-#: Levels, shares and bins that one column may have.
-MAX_ENTRIES = 1000
+#: Quantiles, bins and shares of numbers that one column may have; and levels, which have a cell each.
+MAX_ENTRIES, MAX_LEVELS = 2000, 4096
 #: How far from 1 shares may add up to, as printed shares are rounded.
 MAX_ROUNDING = 0.01
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -130,6 +130,8 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
     if len(given["edges"]) != len(given["shares"]) + 1 or not len(given["shares"]):
         found = f"{len(given['edges'])} edges and {len(given['shares'])} shares"
         raise ValueError(f"histogram must have one edge more than shares, got {found}.")
+    if len(given["shares"]) > MAX_ENTRIES:
+        raise ValueError(f"histogram must have at most {MAX_ENTRIES:,} bins, got {len(given['shares']):,}. Join some.")
     edges = np.array([read_value(column, "histogram edges", edge, free=True) for edge in given["edges"]])
     if span.whole:  # the first whole number of a bin; the last bin may be given with or without its last number
         edges = np.ceil(edges)
@@ -149,7 +151,7 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
 
 def read_level_shares(column: Column) -> Numbers:
     """Returns the share of each level, in order."""
-    given = _table("shares", column.shares)
+    given = _table("shares", column.shares, MAX_LEVELS)
     levels: list[Any] = [False, True] if column.kind == "boolean" else list(column.levels or ())
     found: dict[int, float] = {}
     for key, share in given.items():
@@ -203,8 +205,7 @@ def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> 
 
 def code_of_date(column: Column, name: str, value: Any) -> int:
     """Returns how many units of a date column's resolution a date is after ``low``."""
-    unit = column.resolution or ("day" if column.kind == "date" else "minute")
-    start, then = _moment("low", column.low), _moment(name, value)
+    unit, start, then = _unit(column), _moment("low", column.low), _moment(name, value)
     if unit == "year":
         return then.year - start.year
     if unit == "month":
@@ -212,6 +213,24 @@ def code_of_date(column: Column, name: str, value: Any) -> int:
     midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
     first, last = ((moment - midnight) // timedelta(seconds=_SECONDS[unit]) for moment in (start, then))
     return last - first
+
+
+def date_of_code(column: Column, code: int) -> date:
+    """Returns the date, of a column of datetimes the datetime, that a code stands for."""
+    unit, start = _unit(column), _moment("low", column.low)
+    if unit == "year":
+        then = datetime(start.year + code, 1, 1)
+    elif unit == "month":
+        months = 12 * start.year + start.month - 1 + code
+        then = datetime(months // 12, months % 12 + 1, 1)
+    else:
+        midnight, size = start.replace(hour=0, minute=0, second=0, microsecond=0), timedelta(seconds=_SECONDS[unit])
+        then = midnight + ((start - midnight) // size + code) * size
+    return then.date() if column.kind == "date" else then
+
+
+def _unit(column: Column) -> str:
+    return str(column.resolution or ("day" if column.kind == "date" else "minute"))
 
 
 def _moment(name: str, value: Any) -> datetime:
@@ -252,13 +271,13 @@ def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
     return texts.index(text) if text in texts else None
 
 
-def _table(name: str, value: Any) -> Mapping[Any, Any]:
+def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         example = {"histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}", "shares": "{yes = 0.3, no = 0.7}"}
         remedy = f"For example {example.get(name, '{0.25 = 10, 0.75 = 30}')}."
         raise TypeError(argument_error(name, "be a table", value, remedy))
-    if not 1 <= len(value) <= MAX_ENTRIES:
-        raise ValueError(f"{name} must have 1 to {MAX_ENTRIES:,} entries, got {len(value):,}.")
+    if not 1 <= len(value) <= most:
+        raise ValueError(f"{name} must have 1 to {most:,} entries, got {len(value):,}.")
     return value
 
 

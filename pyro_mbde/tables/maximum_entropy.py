@@ -59,7 +59,7 @@ def quadrature(edges: Numbers, whole: bool) -> tuple[Numbers, Numbers]:
 
 
 def check_moments(span: Range, mean: float, sd: float | None) -> float:
-    """Raises if no law on a range has a mean and sd; returns the smallest distance that the quadrature has to resolve."""
+    """Raises if no law on a range has a mean and sd; returns the smallest distance that a quadrature has to resolve."""
     low, high = span.low, span.high
     # A linear scale resolves a share of its width everywhere, log1p a share of 1 + x.
     width = MIN_SHARE * (math.log1p(high) - math.log1p(low) if span.logarithmic else high - low)
@@ -149,18 +149,16 @@ def _least_dual(features: Numbers, log_weights: Numbers, start: Numbers) -> tupl
         return logsumexp(features @ params + log_weights)
 
     params, value = start, dual(start)
-    for _ in range(500):
+    for _ in range(200):
         weights = np.exp(features @ params + log_weights - value)
         gradient = weights @ features
+        if np.abs(gradient).max() < 1e-8:
+            break
         centred = features - gradient
         hessian = (centred * weights[:, None]).T @ centred
         step = np.linalg.lstsq(hessian, -gradient, rcond=1e-15)[0]
-        slope, size = float(gradient @ step), 1.0
-        if -slope < 1e-16 and np.abs(gradient).max() < 1e-6:  # the square of the distance in standard deviations
-            break
-        while (trial := dual(params + size * step)) > value + 1e-4 * size * slope and size > 1e-12:
+        slope, size, rounding = float(gradient @ step), 1.0, 1e-14 * max(1.0, abs(value))
+        while (trial := dual(params + size * step)) > value + 1e-4 * size * slope + rounding and size > 1e-12:
             size /= 2
-        if size <= 1e-12:  # at the resolution of floats
-            break
         params, value = params + size * step, trial
     return params, float(value)
