@@ -236,9 +236,9 @@ class Schema:
             marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
         if dependence is None and self.correlations:
             from pyro_mbde.density.copula import GaussianCopula
-            from pyro_mbde.tables.marginals import correlation_matrix
+            from pyro_mbde.tables.public_rows import correlation_matrix
 
-            dependence = GaussianCopula(correlation_matrix(self.columns, self.correlations))
+            dependence = GaussianCopula(correlation_matrix(self.names, [one._asdict() for one in self.correlations]))
         base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base
