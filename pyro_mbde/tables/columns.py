@@ -135,7 +135,7 @@ class Column:
         if self.mean is not None and "resolution" in self.of_kind.takes:
             put(self, mean=_as_given_or(self._normal, self.mean))
         if any(getattr(self, key) is not None for key in FACTS):
-            from pyro_mbde.tables.facts import check_facts  # which reads columns
+            from pyro_mbde.tables.marginals import check_facts  # which reads columns
 
             check_facts(self)
 

@@ -223,7 +223,8 @@ class Schema:
         from pyro_mbde.density.copula import GaussianCopula
         from pyro_mbde.density.marginals import Marginal
         from pyro_mbde.density.mixed_base import MixedBase
-        from pyro_mbde.tables.marginals import correlation_matrix, density_table
+        from pyro_mbde.tables.marginals import density_table
+        from pyro_mbde.tables.public_rows import correlation_matrix
 
         marginals = []
         for column in self.columns:
@@ -232,7 +233,8 @@ class Schema:
             marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
         dependence = None
         if self.correlations:
-            dependence = GaussianCopula(correlation_matrix(self.columns, self.correlations))
+            stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
+            dependence = GaussianCopula(correlation_matrix(self.names, stated))
         base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base
