@@ -28,7 +28,7 @@ FACTS = ("mean", "sd", "quantiles", "shares", "histogram", "distribution")
 _POLICIES = ("name", "kind", "outside", "missing", "missing_share")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Column:
     """What is public about one column.
 
@@ -200,6 +200,12 @@ class Column:
         except (TypeError, ValueError) as error:
             raise type(error)(f"column {self.name!r}: {error}") from None
 
+    def __repr__(self) -> str:
+        """Shows what is not as by default."""
+        shown = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        told = [f"{key}={value!r}" for key, value in shown if value != _DEFAULTS[key] or key == "kind"]
+        return f"Column({', '.join(told)})"
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values that make the column again; dates as texts.
 
@@ -215,6 +221,7 @@ class Column:
 
 #: Keys of a column, as files have them.
 COLUMN_KEYS = tuple(one.name for one in fields(Column))
+_DEFAULTS = {one.name: one.default for one in fields(Column)}
 
 
 def _as_given_or(convert: Callable[[Any], Any], value: Any) -> Any:

@@ -22,7 +22,6 @@ from pyro_mbde.tables.facts import (
     LEVEL_KINDS,
     WAYS,
     Numbers,
-    date_of_code,
     did_you_mean,
     range_of,
 )
@@ -201,7 +200,7 @@ def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
     if span.whole and edges[-2] < span.high:
         edges[-1] = span.high  # the last bin holds it
     if column.kind in DATE_KINDS:
-        return {"edges": [date_of_code(column, int(edge)) for edge in edges], "shares": shares}
+        return {"edges": [column.of_kind.value(column, edge) for edge in edges.tolist()], "shares": shares}
     return {"edges": [int(edge) if span.whole else float(edge) for edge in edges], "shares": shares}
 
 

@@ -14,7 +14,7 @@ from scipy import integrate, stats
 from pyro_mbde import Column
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.tables import marginals
-from pyro_mbde.tables.facts import date_of_code, range_of
+from pyro_mbde.tables.facts import range_of
 from pyro_mbde.tables.marginals import MAX_CELLS, UNIFORM_SHARE, DensityTable, density_table
 from pyro_mbde.tables.maximum_entropy import MaximumEntropy, quadrature
 
@@ -445,7 +445,7 @@ class TestDates:
         edges = density_table(binned).edges
         assert edges[1] == {"day": 3653, "month": 120, "year": 10}[resolution]
         assert edges[2] == range_of(binned).high + 1
-        assert date_of_code(column, int(edges[1])) == date(2010, 1, 1)
+        assert column.of_kind.value(column, edges[1]) == date(2010, 1, 1)
 
     def test_a_mean_and_a_standard_deviation_in_units(self) -> None:
         column = Column("day", "2000-01-01", "2019-12-31", "date", mean="2010-06-01", sd=500)
@@ -454,7 +454,7 @@ class TestDates:
         masses = (probabilities(density_table(column), np.arange(span.high + 2)) - UNIFORM_SHARE / len(numbers)) / (
             1 - UNIFORM_SHARE
         )
-        assert date_of_code(column, round(masses @ numbers)) == date(2010, 6, 1)
+        assert column.of_kind.value(column, float(round(masses @ numbers))) == date(2010, 6, 1)
         assert math.sqrt(masses @ numbers**2 - (masses @ numbers) ** 2) == pytest.approx(500, rel=1e-3)
 
 
