@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_choice, check_number, counted
 from pyro_mbde.density.marginals import MarginalTable
+from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
     LEVEL_KINDS,
     WAYS,
     Numbers,
-    date_of_code,
     did_you_mean,
     range_of,
 )
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from pyro_mbde.density.mixed_base import MixedBase
     from pyro_mbde.tables.schema import Schema
-
-    from pyro_mbde.tables.columns import Column
 
 #: Bins of a learned histogram, besides those of single numbers and of the ends.
 MAX_BINS = 50
@@ -165,7 +163,7 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
     width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
     present = values >= lowest - width / 2
-    if column.missing == "level" and column.missing_share is None:
+    if column.keeps_missing and column.missing_share in (None, DEFAULT_MISSING_SHARE):
         missing = len(values) - int(present.sum())
         facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
     if all(getattr(column, way) is None for way in WAYS) and present.any():
@@ -206,7 +204,7 @@ def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
     if span.whole and edges[-2] < span.high:
         edges[-1] = span.high  # the last bin holds it
     if column.kind in DATE_KINDS:
-        return {"edges": [date_of_code(column, int(edge)) for edge in edges], "shares": shares}
+        return {"edges": [column.of_kind.value(column, edge) for edge in edges.tolist()], "shares": shares}
     return {"edges": [int(edge) if span.whole else float(edge) for edge in edges], "shares": shares}
 
 
@@ -261,7 +259,7 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
     factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
     return [
         {"columns": [names[row], names[other]], "value": _short(factor * value)}
-        for row, other, value in zip(rows, others, found.tolist(), strict=True)
+        for row, other, value in zip(rows.tolist(), others.tolist(), found.tolist(), strict=True)
         if value
     ]
 

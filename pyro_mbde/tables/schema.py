@@ -238,7 +238,8 @@ class Schema:
             from pyro_mbde.density.copula import GaussianCopula
             from pyro_mbde.tables.public_rows import correlation_matrix
 
-            dependence = GaussianCopula(correlation_matrix(self.names, [one._asdict() for one in self.correlations]))
+            stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
+            dependence = GaussianCopula(correlation_matrix(self.names, stated))
         base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base
