@@ -74,7 +74,7 @@ def public_rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--public-rows",
             type=EXISTING,
             metavar="CSV",
-            help="A table that anybody may see, such as an open survey, with the schema's columns. The base follows it.",
+            help="A table that anybody may see, such as an open survey, with the schema's columns: for the base.",
         ),
     ):
         function = option(function)

@@ -317,8 +317,8 @@ def follow_public_rows(
         schema: columns, and what holds for all rows.
         frame: the public table, with the schema's columns.
         source: what to call it in the schema's note: a file's name, a citation.
-        dependence: how columns go together: ``copula`` for correlations, or ``flow`` for a flow of neural networks, which
-            needs the extra ``flows``.
+        dependence: how columns go together: ``copula`` for correlations, or ``flow`` for a flow of neural networks,
+            which needs the extra ``flows``.
 
     Raises:
         ValueError: no row is left after the columns' policies.

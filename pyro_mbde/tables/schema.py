@@ -24,7 +24,6 @@ from pyro_mbde.tables.schema_files import check_keys, read_columns, read_content
 
 if TYPE_CHECKING:
     import pandas as pd
-
     from torch.distributions import Distribution
 
     from pyro_mbde.density.mixed_base import MixedBase

@@ -172,7 +172,9 @@ class TestCheck:
 
 
 def test_a_fit_over_public_rows_notes_them(run: Run) -> None:
-    run("fit", "all.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", "--public-rows", "all.csv")
+    run(
+        "fit", "all.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", "--public-rows", "all.csv"
+    )
     schema = TableModel.load("m.pt").schema
     assert schema is not None
     assert schema.public_rows == "200 public rows of all.csv, copula"
