@@ -11,7 +11,14 @@ from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, check_output, force
 from pyro_mbde.cli.table import table_options
 
 
-@click.group("schema", short_help="Draft the file that says what is public about a table.")
+@click.group(
+    "schema",
+    short_help="Draft the file that says what is public about a table.",
+    epilog=f"""\b
+{EXAMPLES}
+  pyro-mbde schema draft patients.csv -o schema.toml
+""",
+)
 def schema_group() -> None:
     """Draft the file that says what is public about a table."""
 
