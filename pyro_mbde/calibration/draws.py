@@ -33,8 +33,10 @@ class ScoredDraws:
 
     def __init__(self, base: PreparedBase, tilt: Tilt) -> None:
         self._base, self._dtype, self._tilt = base.distribution, base.dtype, tilt
-        rows = as_features(base.draws[:CHUNK_ROWS], self._base, self._dtype)
-        if depends_on_place(tilt.with_public_weights().score, rows):  # public: no weight that was fitted enters
+        public = tilt.with_public_weights()
+        if depends_on_place(
+            lambda rows: public.score(self._features(rows)), base.draws[:CHUNK_ROWS]
+        ):  # public: no weight that was fitted enters
             remedy = f"Make the sizes of its layers multiples of {ALIGNED_SIZE}, or ask for delta=0."
             found = type(tilt.statistics).__name__
             raise ValueError(argument_error("statistics", "sum a row in the same order at every place", found, remedy))
@@ -72,7 +74,10 @@ class ScoredDraws:
 
     def scores(self, values: Tensor) -> Tensor:
         """Returns the scores of values of the base, to the bits that rows are accepted by."""
-        return score_rows(lambda rows: self._tilt.score(as_features(rows, self._base, self._dtype)), values)
+        return score_rows(lambda rows: self._tilt.score(self._features(rows)), values)
+
+    def _features(self, values: Tensor) -> Tensor:
+        return as_features(values, self._base, self._dtype)
 
     def _scored(self, draws: Tensor, points: Tensor | None, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
         parts = []

@@ -18,6 +18,7 @@ from torch.distributions.constraints import MixtureSameFamilyConstraint
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.finite import FinitePoints, finite_points
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.serialization import UnknownDistributionError, decode, encode, map_tensors, register_distribution
 
@@ -98,6 +99,14 @@ class PreparedBase:
     def location_scale(self) -> LocationScale:
         """Median and scale of each coordinate of a row's draws (:func:`location_scale_of_draws`). Public."""
         return location_scale_of_draws(self.row.draws.reshape(_NUM_REFERENCE_DRAWS, -1))
+
+    @property
+    def feature_scale(self) -> LocationScale:
+        """Location and scale of what networks see of a row (:func:`as_features`). Public."""
+        base = self.row.distribution
+        if isinstance(base, MixedBase):  # whose features are standardised
+            return LocationScale(torch.zeros(base.num_features), torch.ones(base.num_features))
+        return self.location_scale
 
     @cached_property
     def wide(self) -> Distribution | None:
@@ -282,9 +291,12 @@ def noted_schema(base: Distribution) -> Mapping[str, Any] | None:
 def as_features(value: Tensor, base: Distribution, dtype: torch.dtype) -> Tensor:
     """Returns values of the base as networks take them: floating-point, with a last dimension of d, 1 for a scalar.
 
-    Of a batch, the result has shape ``(..., k, d)``.
+    Of a :class:`~pyro_mbde.density.mixed_base.MixedBase` they are its features. Of a batch, the result has shape
+    ``(..., k, d)``.
     """
     row = base.row if isinstance(base, RowBatch) else base
+    if isinstance(row, MixedBase):
+        return row.features(value).to(dtype)
     return (value if row.event_shape else value.unsqueeze(-1)).to(dtype)
 
 

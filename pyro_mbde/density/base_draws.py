@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._torch_state import forked_generators
 from pyro_mbde.density.base import PreparedBase
+from pyro_mbde.density.mixed_base import MixedBase
 
 #: Torch's Mersenne Twister keeps its 624 words of 32 bits as 64-bit integers behind a header of 24 bytes: the seed, how
 #: many words are left, a flag, and the index of the next word.
@@ -73,7 +74,7 @@ def _sobol_points(num_draws: int, num_dims: int) -> Tensor | None:
 
 def inverse_draws(
     base: Distribution, num_draws: int, cube_points: Callable[[int, int], Tensor | None]
-) -> tuple[Tensor, Tensor] | None:
+) -> tuple[Tensor, Tensor | None] | None:
     """Pushes points of the unit cube through the inverse distribution function of ``base``.
 
     Args:
@@ -82,11 +83,14 @@ def inverse_draws(
         cube_points: returns float64 points of shape ``(num_draws, num_dims)``, or None for too many dimensions.
 
     Returns:
-        Draws of shape ``(num_draws, *event_shape)`` and the points; None where the base has no inverse distribution
+        Draws of shape ``(num_draws, *event_shape)`` and the points, or None in their place where the base is restricted
+        by predicates, so that draws of it are some of the points'. None where the base has no inverse distribution
         function, or where ``cube_points`` returns None.
     """
     if type(base).__module__.partition(".")[0] not in _TRUSTED:
         return None  # a user's subclass may have a sampler that does not match its inverse
+    if isinstance(base, MixedBase):
+        return _mixed_draws(base, num_draws, cube_points)
     if isinstance(base, torch.distributions.TransformedDistribution):
         inverted = inverse_draws(base.base_dist, num_draws, cube_points)
         if inverted is None:
@@ -111,6 +115,15 @@ def inverse_draws(
         return unannotated.loc + (unannotated.scale_tril @ standard.unsqueeze(-1)).squeeze(-1), uniforms
     parameter: Tensor = getattr(base, next(iter(unannotated.arg_constraints)))
     return unannotated.icdf(_off_the_faces(uniforms.reshape(shape), parameter)), uniforms
+
+
+def _mixed_draws(
+    base: MixedBase, num_draws: int, cube_points: Callable[[int, int], Tensor | None]
+) -> tuple[Tensor, Tensor | None] | None:
+    if base.predicates:
+        return None if cube_points(1, len(base.marginals)) is None else (base.draw(num_draws, cube_points), None)
+    points = cube_points(num_draws, len(base.marginals))
+    return None if points is None else (base.from_uniforms(points), points)
 
 
 def _off_the_faces(points: Tensor, like: Tensor) -> Tensor:
@@ -231,8 +244,15 @@ class OnceFilledSource(SystemSource):
 
 def draws_by_inversion(base: Distribution) -> bool:
     """Returns whether draws of a base depend only on the system's bits, and not on torch's generator."""
-    with system_generator():
-        return SystemSource(base).propose_with_points(1)[1] is not None
+    prepared = PreparedBase.of(base).row
+    if prepared.finite is not None:
+        return True
+    with torch.no_grad():
+        return prepared.wide is not None and inverse_draws(prepared.wide, 1, _middle_of_cube) is not None
+
+
+def _middle_of_cube(num_draws: int, num_dims: int) -> Tensor:
+    return torch.full((num_draws, num_dims), 0.5, dtype=torch.float64)
 
 
 @contextmanager

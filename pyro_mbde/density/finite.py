@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
+from pyro_mbde.density.mixed_base import MixedBase
 
 #: Draws are made of integers below this: 53 bits, as many as a double holds.
 NUM_STEPS = 2**53
@@ -17,6 +18,8 @@ NUM_STEPS = 2**53
 #: much over many points.
 _SLACK = {torch.float64: 1e-6}
 _FLOAT32_SLACK = 1e-3
+#: Probabilities under a copula are integrals, computed to about three digits.
+_DEPENDENT_SLACK = 0.02
 
 
 class FinitePoints(NamedTuple):
@@ -27,7 +30,7 @@ class FinitePoints(NamedTuple):
     the points with these weights is the expectation under the draws themselves.
 
     Attributes:
-        points: shape ``(n,)``.
+        points: shape ``(n, *event_shape)``.
         cumulative: K, int64 of shape ``(n,)``, rising to 2^53.
         log_weights: logarithms of the probabilities, float64 of shape ``(n,)``; -inf for points below 2^-53.
     """
@@ -43,8 +46,8 @@ class FinitePoints(NamedTuple):
 
 
 def enumerate_points(base: Distribution) -> Tensor | None:
-    """Returns all points of a finite base, shape ``(n,)``, or None where they cannot be listed."""
-    if base.event_shape or not base.has_enumerate_support:
+    """Returns all points of a finite base, shape ``(n, *event_shape)``, or None where they cannot be listed."""
+    if (base.event_shape and not isinstance(base, MixedBase)) or not base.has_enumerate_support:
         return None
     try:
         return base.enumerate_support(expand=False)
@@ -62,7 +65,10 @@ def finite_points(base: Distribution, wide_base: Distribution | None = None) -> 
         log_prob = scored.log_prob(points.double() if wide_base is not None and points.is_floating_point() else points)
         weights = log_prob.double().exp()
     total = float(weights.sum())
-    if not abs(total - 1) <= _SLACK.get(log_prob.dtype, _FLOAT32_SLACK):
+    slack = _SLACK.get(log_prob.dtype, _FLOAT32_SLACK)
+    if isinstance(base, MixedBase) and (base.dependence is not None or base.predicates):
+        slack = _DEPENDENT_SLACK
+    if not abs(total - 1) <= slack:
         remedy = "A mask, or a log_prob that is not normalised, gives another law than its draws have."
         raise ValueError(argument_error("base", "have probabilities that sum to 1", total, remedy))
     cumulative = (weights.cumsum(0) / total * NUM_STEPS).round().to(torch.int64).clamp(max=NUM_STEPS)

@@ -48,7 +48,8 @@ class TiltedBase(TiltedMoments):
         # phi is the log of an average of e^f, so it is in [lo, hi]: an estimate outside would break |log q/q0| <= R.
         self.log_normalizer = replace(log_normalizer, value=self.bounds.clamp(log_normalizer.value))
         super().__init__(torch.Size(), self.base.event_shape, validate_args=validate_args)
-        self._row_shape = prepared.row.distribution.event_shape
+        self._row_base = prepared.row.distribution
+        self._row_shape = self._row_base.event_shape
         self._tilt.check_output(self._row_features(self._interior)[0])
 
     @property
@@ -108,7 +109,7 @@ class TiltedBase(TiltedMoments):
             expand: whether to repeat them over the batch shape.
 
         Returns:
-            Tensor of shape ``(n,) + batch_shape``, or ``(n, 1, ...)`` without ``expand``.
+            Tensor of shape ``(n,) + batch_shape + event_shape``, or ``(n, 1, ...)`` without ``expand``.
 
         Raises:
             NotImplementedError: the base is not finite.
@@ -116,8 +117,8 @@ class TiltedBase(TiltedMoments):
         points = enumerate_points(self.base)
         if points is None:
             raise NotImplementedError(f"{self!r} has no finite support to enumerate.")
-        points = points.reshape((-1,) + (1,) * len(self.batch_shape))
-        return points.expand((-1, *self.batch_shape)) if expand else points
+        points = points.reshape((-1,) + (1,) * len(self.batch_shape) + self.event_shape)
+        return points.expand((-1, *self.batch_shape, *self.event_shape)) if expand else points
 
     def tilt(self, value: Tensor) -> Tensor:
         """Returns f, the log density ratio to the base up to phi.
@@ -167,14 +168,15 @@ class TiltedBase(TiltedMoments):
         return score_rows(self._row_score, rows)
 
     def _row_score(self, rows: Tensor) -> Tensor:
-        return self._tilt.score((rows if self._row_shape else rows.unsqueeze(-1)).to(self.dtype))
+        return self._tilt.score(as_features(rows, self._row_base, self.dtype))
 
     def _features(self, value: Tensor) -> Tensor:
         return as_features(value, self.base, self.dtype)
 
     def _row_features(self, value: Tensor) -> Tensor:
-        """Features of all rows of values, shape ``(n, d)``."""
-        return self._features(value).reshape(-1, self._row_shape.numel())
+        """Features of all rows of values, shape ``(n, num_features)``."""
+        features = self._features(value)
+        return features.reshape(-1, features.shape[-1])
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Returns the normalised log-density.

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.utils.data import DataLoader, TensorDataset
 
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.private_files import PrivacyLeakWarning
 
 #: Numbers that differ by less, relative to their size and their column's deviation, may be one, summed in float32: a
@@ -48,7 +49,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
     Args:
         base: as it was given, before it was copied.
         data: as it was given.
-        rows: the same as a tensor of shape ``(n, d)``.
+        rows: the same as a tensor of shape ``(n,)`` or ``(n, d)``.
         stacklevel: of the warning.
     """
     if isinstance(data, Distribution):  # known in full, so it protects no rows
@@ -59,6 +60,7 @@ def warn_of_leaks(base: Distribution, data: Any, rows: Tensor, *, stacklevel: in
         warnings.warn(text, PrivacyLeakWarning, stacklevel=stacklevel)
         return
     rows = rows.detach().double().cpu()
+    rows = rows if rows.dim() > 1 else rows.unsqueeze(-1)
     if len(rows) < _MIN_ROWS or not rows.numel():
         return
     if found := _coinciding(parameters, rows):
@@ -94,6 +96,11 @@ def _parameters(base: Distribution) -> Iterator[tuple[str, Tensor]]:
                 if key not in ("_validate_args", "_event_dim", "event_dim", "reinterpreted_batch_ndims", "_cache_size"):
                     yield from visit(item, key.lstrip("_").removeprefix("unbroadcasted_"))
 
+    if isinstance(base, MixedBase):  # what a schema states of its columns is compared where the schema reads a table
+        low, high = ([getattr(one, end) for one in base.marginals] for end in ("low", "high"))
+        yield "low", torch.tensor(low, dtype=torch.float64)
+        yield "high", torch.tensor(high, dtype=torch.float64)
+        return
     yield from visit(base, "base")
 
 

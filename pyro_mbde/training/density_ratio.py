@@ -20,7 +20,7 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.privacy.placement import filled_share_skew
 from pyro_mbde.training.base_check import warn_of_leaks
-from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.fallback import coming_back
 from pyro_mbde.training.weak_learner import WeakLearner
 
@@ -105,14 +105,15 @@ class DensityRatio:
         """
         bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self._prepared, self.num_samples)
-            warn_of_leaks(self._given_base, data, positives)
+            rows = to_rows(data, self._prepared, self.num_samples)
+            warn_of_leaks(self._given_base, data, rows)
+            positives = as_features(rows, self.base, self._prepared.dtype).clone()
 
             def fresh_negatives(num_draws: int) -> Tensor:
                 draws = self.base.sample(torch.Size([num_draws]))
                 return as_features(draws, self.base, positives.dtype)
 
-            spread = self._prepared.location_scale
+            spread = self._prepared.feature_scale
             with coming_back("The ratio is 1 everywhere: its densities are the base.") as failure:
                 networks = self.weak_learner.fit(
                     positives, fresh_negatives, spread, num_classifiers=self.ensemble_size, on_step=bar.update

@@ -40,7 +40,7 @@ from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.density.tilt import Tilt
 from pyro_mbde.mcmc.run import run_mcmc
 from pyro_mbde.training.base_check import warn_of_leaks
-from pyro_mbde.training.data import to_network_rows
+from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.fallback import coming_back
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.rounds import RoundRecord
@@ -251,9 +251,10 @@ class MBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            positives = to_network_rows(data, self._prepared, self.num_samples)
-            warn_of_leaks(self._given_base, data, positives)
-            spread = self._prepared.location_scale
+            rows = to_rows(data, self._prepared, self.num_samples)
+            warn_of_leaks(self._given_base, data, rows)
+            positives = as_features(rows, self.base, self._prepared.dtype).clone()
+            spread = self._prepared.feature_scale
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
             density: MollifiedExpFamily | None = None
@@ -261,7 +262,7 @@ class MBDE:
                 start = time.perf_counter()
                 bar.set_description(f"MBDE round {index + 1}/{self.num_rounds}")
                 with coming_back(f"Rounds from {index + 1} on change nothing.") as failure:
-                    negatives = self._draw(density).reshape(self.num_samples, -1).to(positives)
+                    negatives = as_features(self._draw(density), self.base, positives.dtype)
                     hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
                     if self.sharpen:
                         # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
@@ -321,9 +322,9 @@ class MBDE:
         """Fits theta again if asked to, then normalises or calibrates."""
         natural_params = plan.natural_params
         if self.reweighted and len(positives):
-            draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS).reshape(_NUM_REWEIGHTING_DRAWS, -1)
+            draws = quasi_draws(self.base, _NUM_REWEIGHTING_DRAWS)
             with torch.no_grad():
-                c_p, c_q = statistics(positives), statistics(draws.to(positives))
+                c_p, c_q = statistics(positives), statistics(as_features(draws, self.base, positives.dtype))
             natural_params = reweight(c_p, c_q, natural_params)
         if plan.certificate is None and self.num_rows is None:
             return MollifiedExpFamily.normalized(self._prepared, statistics, natural_params, bounds=plan.bounds)
