@@ -46,6 +46,10 @@ class MixedSupport(constraints.Constraint):
         inside: Tensor = self.columns.check(value).all(-1)
         return inside & holds(self.predicates, value) if self.predicates else inside
 
+    def __repr__(self) -> str:
+        """Shows the columns' ranges and how many predicates there are."""
+        return f"MixedSupport({self.columns!r}, predicates={len(self.predicates)})"
+
 
 def holds(predicates: Sequence[list[Any]], value: Tensor) -> Tensor:
     """Returns whether all predicates hold, bool of shape ``(...)`` for rows of shape ``(..., d)``."""
