@@ -200,7 +200,8 @@ class MixedBase(TorchDistribution):
         num_columns = len(self.marginals)
         if not self.predicates:
             return self.from_uniforms(cube_points(num_draws, num_columns))
-        parts, missing = [self.from_uniforms(cube_points(0, num_columns))], num_draws
+        no_points = torch.zeros(0, num_columns, dtype=torch.float64)  # Sobol engines cannot draw none
+        parts, missing = [self.from_uniforms(no_points)], num_draws
         while missing > 0:
             proposed = self.from_uniforms(
                 cube_points(math.ceil(1.1 * missing / self.acceptance_rate) + 16, num_columns)
