@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,8 @@ from pyro_mbde.experiments.bench_batches import Case, Record, Way, fit_scores, r
 from pyro_mbde.experiments.medical import load_table, split_rows, whole_schema
 from pyro_mbde.experiments.row_laws import Array
 from pyro_mbde.private_files import write_atomically
-from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.columns import FACTS
+from pyro_mbde.tables.public_rows import learn_from_public_rows
 from pyro_mbde.tables.schema import Schema
 
 #: Epsilon in all, and rows.
@@ -35,8 +36,6 @@ _OF_THE_PLAN = ("coinsurance", "deductible_plan", "incentive", "max_expense")
 #: A pair of columns is strongly correlated from here on.
 _STRONG = 0.3
 _NUM_DRAWS, _NUM_QUICK_DRAWS = 2**18, 2**13
-#: What a column keeps in a box: its range and how its cells are read.
-_STATED = ("mean", "sd", "quantiles", "shares", "histogram", "distribution", "missing_share")
 
 
 class Sample(NamedTuple):
@@ -55,11 +54,11 @@ def box(schema: Schema) -> Schema:
     """The schema without what it knows beyond the ranges and the levels.
 
     Example:
+        >>> from pyro_mbde import Column
         >>> box(Schema((Column("age", 0, 110, mean=40, sd=10),))) == Schema((Column("age", 0, 110),))
         True
     """
-    unknown = {name: None for name in _STATED if name in {field.name for field in fields(Column)}}
-    return Schema(tuple(replace(column, **unknown) for column in schema.columns))
+    return Schema(tuple(replace(column, **dict.fromkeys(FACTS), missing_share=None) for column in schema.columns))
 
 
 def grids(schema: Schema, samples: Sequence[Array]) -> tuple[tuple[Array, Array], ...]:
@@ -219,7 +218,8 @@ def medical_schemas(name: str) -> tuple[dict[str, Schema], pd.DataFrame]:
     free = frame["coinsurance"] == "0"
     frame = frame.drop(columns=list(_OF_THE_PLAN))
     schema = _without(schema, _OF_THE_PLAN)
-    public = replace(schema, correlations=(), public_rows=frame[free])
+    learned = learn_from_public_rows(box(schema).columns, frame[free])
+    public = Schema(learned.columns, tuple(learned.correlations), public_rows="the experiment's free plan")
     return {"box": box(schema), "codebook": schema, "public rows": public}, frame[~free]
 
 
