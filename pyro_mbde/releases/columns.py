@@ -14,6 +14,7 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, noted_schema, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.names import check_distinct
+from pyro_mbde.tables.earlier import read_noted
 from pyro_mbde.tables.schema import Schema
 
 #: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
@@ -64,7 +65,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
         ('visits',)
     """
     noted = noted_schema(q.base)
-    own = None if noted is None else Schema.from_dict(noted)
+    own = None if noted is None else read_noted(noted)
     if own is None or columns is None:
         return columns if isinstance(columns, Schema) else own
     if isinstance(columns, Schema):
