@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_number
+from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
     LEVEL_KINDS,
@@ -28,8 +29,6 @@ from pyro_mbde.tables.facts import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from pyro_mbde.tables.columns import Column
 
 #: Bins of a learned histogram, besides those of single numbers and of the ends.
 MAX_BINS = 50
@@ -161,7 +160,7 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
     width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
     present = values >= lowest - width / 2
-    if column.missing == "level" and column.missing_share is None:
+    if column.keeps_missing and column.missing_share in (None, DEFAULT_MISSING_SHARE):
         missing = len(values) - int(present.sum())
         facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
     if all(getattr(column, way) is None for way in WAYS) and present.any():
@@ -257,7 +256,7 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
     factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
     return [
         {"columns": [names[row], names[other]], "value": _short(factor * value)}
-        for row, other, value in zip(rows, others, found.tolist(), strict=True)
+        for row, other, value in zip(rows.tolist(), others.tolist(), found.tolist(), strict=True)
         if value
     ]
 

@@ -232,9 +232,10 @@ class Schema:
         dependence = None
         if self.correlations:
             from pyro_mbde.density.copula import GaussianCopula
-            from pyro_mbde.tables.marginals import correlation_matrix
+            from pyro_mbde.tables.public_rows import correlation_matrix
 
-            dependence = GaussianCopula(correlation_matrix(self.columns, self.correlations))
+            stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
+            dependence = GaussianCopula(correlation_matrix(self.names, stated))
         base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base
