@@ -26,7 +26,7 @@ from pyro_mbde.experiments.row_laws import Array
 from pyro_mbde.private_files import write_atomically
 from pyro_mbde.tables.columns import FACTS
 from pyro_mbde.tables.public_rows import learn_from_public_rows
-from pyro_mbde.tables.schema import Schema
+from pyro_mbde.tables.schema import Correlation, Schema
 
 #: Epsilon in all, and rows.
 RELEASES = ((1.0, 20), (3.0, 20), (10.0, 20), (10.0, 5))
@@ -58,7 +58,8 @@ def box(schema: Schema) -> Schema:
         >>> box(Schema((Column("age", 0, 110, mean=40, sd=10),))) == Schema((Column("age", 0, 110),))
         True
     """
-    return Schema(tuple(replace(column, **dict.fromkeys(FACTS), missing_share=None) for column in schema.columns))
+    unknown: dict[str, Any] = dict.fromkeys([*FACTS, "missing_share"])
+    return Schema(tuple(replace(column, **unknown) for column in schema.columns))
 
 
 def grids(schema: Schema, samples: Sequence[Array]) -> tuple[tuple[Array, Array], ...]:
@@ -215,11 +216,12 @@ def medical_schemas(name: str) -> tuple[dict[str, Schema], pd.DataFrame]:
     frame, schema = load_table(), whole_schema()
     if name == "medical":
         return {"box": box(schema), "codebook": schema}, frame
-    free = frame["coinsurance"] == "0"
+    free = (frame["coinsurance"] == "0") & ~frame["deductible_plan"]
     frame = frame.drop(columns=list(_OF_THE_PLAN))
     schema = _without(schema, _OF_THE_PLAN)
     learned = learn_from_public_rows(box(schema).columns, frame[free])
-    public = Schema(learned.columns, tuple(learned.correlations), public_rows="the experiment's free plan")
+    stated = tuple(Correlation(**one) for one in learned.correlations)
+    public = Schema(learned.columns, stated, public_rows="the experiment's free plan")
     return {"box": box(schema), "codebook": schema, "public rows": public}, frame[~free]
 
 
