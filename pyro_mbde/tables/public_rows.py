@@ -37,6 +37,8 @@ _SMOOTHING = 0.5
 MIN_EIGENVALUE, _LEARNED_EIGENVALUE = 1e-6, 1e-2
 #: Learned correlations are within these; smaller ones are left out.
 _LARGEST, _SMALLEST = 0.99, 0.01
+#: Correlations are learned as if so many rows more had none: a few rows may be perfectly ordered by chance.
+_ROWS_WITHOUT = 4
 _HERMITE_TERMS = 64
 _DIGITS = 4
 
@@ -248,7 +250,7 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
         return []
     # Schaefer and Strimmer (2005): the share of noise in what the squares of the correlations add up to.
     noise = ((1 - found**2) ** 2).sum() / (num_rows - 1)
-    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300))
+    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300)) * num_rows / (num_rows + _ROWS_WITHOUT)
     found[np.abs(found) < _SMALLEST] = 0
     matrix = np.eye(num_columns)
     matrix[rows, others] = matrix[others, rows] = found

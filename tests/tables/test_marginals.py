@@ -197,7 +197,7 @@ class TestMeans:
         [
             ({"mean": 11}, r"mean must be within \[0, 10\], got mean=11"),
             ({"mean": 0}, r"mean must be between \[0, 10\], not at an end"),
-            ({"mean": 1e-9}, r"mean must lie in \[0.00061035156, 9.9993896\]"),
+            ({"mean": 1e-9}, r"mean must lie in \[0.0006103515625, 9.99938964844\]"),
             ({"mean": 3, "sd": 5}, r"sd must be from 0.000610352 to 4.58034, got sd=5.0. No law from 0 to 10"),
             ({"mean": 3, "sd": 1e-5}, r"sd must be from 0.000610352 to 4.58034, got sd=1e-05. Narrow the range"),
             ({"mean": 3, "sd": -1}, "sd must be above 0"),
