@@ -200,7 +200,8 @@ class MixedBase(TorchDistribution):
         num_columns = len(self.marginals)
         if not self.predicates:
             return self.from_uniforms(cube_points(num_draws, num_columns))
-        parts, missing = [self.from_uniforms(cube_points(0, num_columns))], num_draws
+        device = self.marginals[0].edges.device
+        parts, missing = [torch.empty(0, num_columns, dtype=self.dtype, device=device)], num_draws
         while missing > 0:
             proposed = self.from_uniforms(
                 cube_points(math.ceil(1.1 * missing / self.acceptance_rate) + 16, num_columns)

@@ -18,6 +18,7 @@ from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON
@@ -27,6 +28,7 @@ from pyro_mbde.releases.card_words import (
     base_units,
     batches_in_words,
     column_values,
+    end_of_range,
     likeness,
     percent,
     round_up,
@@ -137,7 +139,7 @@ def make_card(
         "purpose": purpose,
         "who": who,
         "num_rows": num_rows,
-        "columns": [column._asdict() for column in columns],
+        "columns": [column.on_a_card() for column in columns],
         **_price(guarantee, num_draws, rows_of_batch),
         "cost_of_this_release": asdict(cost),
         "account": {
@@ -163,7 +165,7 @@ def make_card(
             "form": "a priori" if certificate is None else "calibrated",
             "base": json_values(encode(base)),
             "base_text": base_text(base),
-            "base_units": base_units(columns) if in_table_units else "",
+            "base_units": base_units(columns, spread=not isinstance(base, MixedBase)) if in_table_units else "",
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
             "tilt_width": bounds.width,
@@ -214,7 +216,8 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": round_up, "short": short_number, "percent": percent, "values": column_values}
+    environment.filters |= {"up": round_up, "short": short_number, "percent": percent}
+    environment.filters |= {"values": column_values, "end": end_of_range}
     return environment
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyro_mbde._checks import counted
-from pyro_mbde.releases.card_words import column_values, percent, round_up, short_number
+from pyro_mbde.releases.card_words import column_values, end_of_range, percent, round_up, short_number
 
 _WIDTH = 100
 
@@ -67,7 +67,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading("Columns")
     yield from _table(
         ["name", "from", "to", "values"],
-        [[of["name"], _end(of["low"]), _end(of["high"]), column_values(of)] for of in card["columns"]],
+        [[of["name"], end_of_range(of, "low"), end_of_range(of, "high"), column_values(of)] for of in card["columns"]],
     )
     tolerance = density["tolerance"]
     tolerance = "" if tolerance is None else f", normaliser within {round_up(tolerance)} of 0"
@@ -101,10 +101,6 @@ def _of_one(batches: Mapping[str, Any] | None) -> str:
 
 def _cost(of: Mapping[str, Any]) -> str:
     return f"ε = {round_up(of['epsilon'])}, δ = {round_up(of['delta'])}"
-
-
-def _end(value: float | None) -> str:
-    return "no limit" if value is None else short_number(value)
 
 
 def _heading(text: str) -> list[str]:

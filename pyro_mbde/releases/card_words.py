@@ -10,12 +10,15 @@ from typing import Any
 from torch.distributions import Distribution, Independent, Uniform
 
 from pyro_mbde._checks import counted, shown
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
 from pyro_mbde.releases.columns import ReleasedColumn
 
 #: Added to a distance: for rounding, and for constant-time draws, which are within 2^-53 of the density.
 _RESERVE = 1e-9
+#: Levels of a column that a card lists in words.
+_MAX_LEVELS = 12
 
 
 def likeness(
@@ -134,6 +137,9 @@ def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
     """
     while isinstance(base, Independent):
         base = base.base_dist
+    if isinstance(base, MixedBase):
+        kept = " and of all columns together" if base.dependence is not None or base.predicates else ""
+        return f"the public base, as its schema states of each column below{kept}"
     if not isinstance(base, Uniform):
         return "the public base"
     logarithms = [column.name for column in columns if column.scale == "log1p"]
@@ -141,25 +147,48 @@ def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
     return f"the public base, evenly over the ranges of the columns below{scale}"
 
 
-def base_units(columns: Sequence[ReleasedColumn]) -> str:
+def base_units(columns: Sequence[ReleasedColumn], *, spread: bool = False) -> str:
     """Returns the units of the base of a schema where they differ from those of the columns; else nothing.
 
+    Args:
+        columns: of the release.
+        spread: whether the base is that of an earlier version, in which whole numbers are spread.
+
     Example:
-        >>> print(base_units([ReleasedColumn("visits", 0.0, 61.0, True, "log1p")]))
+        >>> print(base_units([ReleasedColumn("visits", 0.0, 61.0, True, "log1p")], spread=True))
         The base is in modelled units. A whole number n is spread over [n, n + 1): up to 62 stands for up to 61. Of
         visits, ln(1 + v) is modelled.
+        >>> print(base_units([ReleasedColumn("cost", 0.0, 61.0, False, "log1p")]))
+        The base is in modelled units. Of cost, ln(1 + v) is modelled.
     """
     parts = []
-    whole = next((column for column in columns if column.whole), None)
+    whole = next((column for column in columns if column.whole and spread), None)
     if whole is not None and whole.high is not None:
         parts.append(
             f"A whole number n is spread over [n, n + 1): up to {short_number(whole.high + 1)} stands for up to "
             f"{short_number(whole.high)}."
         )
-    logarithms = [column.name for column in columns if column.scale == "log1p"]
+    if any(column.levels is not None or column.ends is not None for column in columns):
+        parts.append("Levels and units of time are numbered from 0.")
+    logarithms = [column.name for column in columns if column.scale == "log1p" and (spread or not column.whole)]
     if logarithms:
         parts.append(f"Of {', '.join(logarithms)}, ln(1 + v) is modelled.")
     return " ".join(["The base is in modelled units.", *parts]) if parts else ""
+
+
+def end_of_range(column: Mapping[str, Any], end: str) -> str:
+    """Returns an end of the range of a card's column; levels have none.
+
+    Example:
+        >>> end_of_range({"low": 0.0, "high": None}, "high"), end_of_range({"low": "2020-01-01", "high": None}, "low")
+        ('no limit', '2020-01-01')
+    """
+    value: float | str | None = column[end]
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "–" if "levels" in column else "no limit"
+    return short_number(value)
 
 
 def column_values(column: Mapping[str, Any]) -> str:
@@ -168,12 +197,20 @@ def column_values(column: Mapping[str, Any]) -> str:
     Example:
         >>> column_values({"whole": False, "scale": "log1p", "decimals": 2})
         'numbers, 2 decimals; modelled as ln(1 + v)'
+        >>> column_values({"kind": "ordered", "levels": ["I", "II", "III"]})
+        '3 levels in order: I, II, III'
     """
+    missing = "; some missing" if column.get("may_be_missing") else ""
+    if (levels := column.get("levels")) is not None:
+        listed = ", ".join(levels[:_MAX_LEVELS]) + (", …" if len(levels) > _MAX_LEVELS else "")
+        return f"{len(levels):,} levels{' in order' if column['kind'] == 'ordered' else ''}: {listed}{missing}"
+    if column.get("kind") is not None:
+        return f"{'dates' if column['kind'] == 'date' else 'dates and times'}{missing}"
     decimals = column.get("decimals")
     kind = "whole numbers" if column["whole"] or decimals == 0 else "numbers"
     if decimals:
         kind = f"numbers, {decimals} decimal{'s' if decimals > 1 else ''}" if decimals > 0 else f"in {10**-decimals:,}s"
-    return f"{kind}; modelled as ln(1 + v)" if column.get("scale") == "log1p" else kind
+    return (f"{kind}; modelled as ln(1 + v)" if column.get("scale") == "log1p" else kind) + missing
 
 
 def round_up(value: float, digits: int = 4) -> str:

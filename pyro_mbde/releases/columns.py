@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -13,13 +15,19 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, noted_schema, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.names import check_distinct
-from pyro_mbde.tables.earlier import read_noted
+from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.dates import iso_text
+from pyro_mbde.tables.earlier import SpreadSchema, read_noted
 from pyro_mbde.tables.schema import Schema
 
 #: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
 #: 2^-24 |x|, which is 1e-5 of a range as narrow as |x| / 168.
 _SAME_EDGE = 1e-5
+
+
+_ON_ALL_CARDS = ("name", "low", "high", "whole", "scale", "decimals")
 
 
 class ReleasedColumn(NamedTuple):
@@ -32,6 +40,10 @@ class ReleasedColumn(NamedTuple):
         whole: whether its values are whole numbers.
         scale: ``linear``, or ``log1p`` where ln(1 + x) is modelled.
         decimals: digits after the point that values are rounded to; None where they are not.
+        kind: of the schema's column; None without a schema. Of levels and dates, ``low`` and ``high`` are codes.
+        levels: of a column of levels, as texts.
+        ends: the first and the last date of a column of dates, as texts.
+        may_be_missing: whether some values are missing.
     """
 
     name: str
@@ -40,6 +52,44 @@ class ReleasedColumn(NamedTuple):
     whole: bool
     scale: str = "linear"
     decimals: int | None = None
+    kind: str | None = None
+    levels: tuple[str, ...] | None = None
+    ends: tuple[str, str] | None = None
+    may_be_missing: bool = False
+
+    def on_a_card(self) -> dict[str, Any]:
+        """Returns what a card says of the column: dates and levels as texts, no codes."""
+        shown = {key: value for key, value in self._asdict().items() if key in _ON_ALL_CARDS}
+        if self.ends is not None:
+            shown |= {"low": self.ends[0], "high": self.ends[1], "whole": False}
+        if self.levels is not None:
+            shown |= {"low": None, "high": None, "whole": False, "levels": list(self.levels)}
+        if self.kind not in (None, "real", "integer"):
+            shown["kind"] = self.kind
+        return shown | ({"may_be_missing": True} if self.may_be_missing else {})
+
+    @classmethod
+    def of(cls, column: Column) -> ReleasedColumn:
+        """What is public about a column of a schema.
+
+        Example:
+            >>> ReleasedColumn.of(Column("ward", kind="category", levels=["A", "B"])).levels
+            ('A', 'B')
+        """
+        kind, missing = column.of_kind, column.keeps_missing
+        if column.low is not None and column.resolution is None:
+            ends = column.low, column.high, column.kind == "integer", column.scale, column.decimals
+            return cls(column.name, *ends, column.kind, may_be_missing=missing)
+        last = column.modelled_range[1] - 1
+        if column.resolution is not None:
+            texts = tuple(iso_text(kind.value(column, code), column.resolution) for code in (0.0, last))
+            return cls(
+                column.name, 0.0, last, True, kind=column.kind, ends=(texts[0], texts[1]), may_be_missing=missing
+            )
+        levels = ("false", "true")
+        if column.kind != "boolean":
+            levels = tuple(str(kind.value(column, float(code))) for code in range(int(last) + 1))
+        return cls(column.name, 0.0, last, True, kind=column.kind, levels=levels, may_be_missing=missing)
 
 
 def row_base(q: MollifiedExpFamily) -> Distribution:
@@ -76,7 +126,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
-        return columns
+        return replace(own, columns=columns.columns)  # of an earlier model, rows are read as they were written
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
         raise ValueError(
@@ -86,7 +136,10 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
 
 
 def _units(schema: Schema) -> list[tuple[Any, ...]]:
-    return [(one.name, one.low, one.high, one.kind, one.scale) for one in schema.columns]
+    return [
+        (one.name, one.low, one.high, one.kind, one.scale, one.levels, one.resolution, one.keeps_missing)
+        for one in schema.columns
+    ]
 
 
 def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None) -> list[ReleasedColumn]:
@@ -112,10 +165,7 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     schema = schema_of(q, names)
     if schema is not None:
         _check_schema(base, schema)
-        return [
-            ReleasedColumn(one.name, one.low, one.high, one.kind == "integer", one.scale, one.decimals)
-            for one in schema.columns
-        ]
+        return [ReleasedColumn.of(column) for column in schema.columns]
     assert not isinstance(names, Schema)
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if base.event_shape else ["x"]
@@ -133,8 +183,11 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
 
 def _check_schema(base: Distribution, schema: Schema) -> None:
     """Raises unless a row's base is the one that a schema makes; names the first edge that differs."""
+    if isinstance(base, MixedBase):
+        _check_marginals(base, schema)
+        return
     *edges, whole = _edges(support_of(base))
-    *wanted, _ = _edges(schema.base().support)
+    *wanted, _ = _edges(SpreadSchema(schema.columns).base().support)
     num_columns = len(schema.columns)
     if base.event_shape != (num_columns,) or whole:
         kind = "discrete" if whole else "continuous"
@@ -148,6 +201,22 @@ def _check_schema(base: Distribution, schema: Schema) -> None:
                 raise _not_its_schema(
                     f"{other:.12g} for the {end} edge of {column.name!r}, of which the base has {has}"
                 )
+
+
+def _check_marginals(base: MixedBase, schema: Schema) -> None:
+    if len(base.marginals) != len(schema.columns):
+        raise _not_its_schema(f"{len(schema.columns)} columns for a base of {len(base.marginals)}")
+    for column, marginal in zip(schema.columns, base.marginals, strict=True):
+        if marginal.kind != column.of_kind.distribution:
+            raise _not_its_schema(f"the kind {column.kind} for {column.name!r}, which the base has as {marginal.kind}")
+        if (marginal.missing_share > 0) != column.keeps_missing:
+            kept = "kept" if column.keeps_missing else "not kept"
+            raise _not_its_schema(f"missing values that are {kept} in {column.name!r}, other than in the base")
+        low, high = column.modelled_range
+        for end, edge, found in (("lower", low, marginal.edges[0]), ("upper", high, marginal.edges[-1])):
+            if not abs(float(found) - edge) <= _SAME_EDGE * (high - low):
+                has = f"of which the base has {float(found):.12g}"
+                raise _not_its_schema(f"{edge:.12g} for the {end} edge of {column.name!r}, {has}")
 
 
 def _not_its_schema(found: str) -> ValueError:
@@ -178,6 +247,25 @@ def _spread(edge: Any, num_columns: int) -> list[float | None]:
 def readable(number: Tensor) -> float:
     """Returns the number in a tensor as people write it: the float32 nearest to 0.1 as 0.1."""
     return float(str(number.detach().cpu().numpy()))
+
+
+def to_numbers(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
+    """Returns rows as numbers for comparisons: those of the table's own units, codes of levels and dates.
+
+    A missing value is a number below all others.
+    """
+    frame = to_frame(values, columns, schema)
+    if schema is None:
+        return frame
+    codes = values.detach().cpu().reshape(-1, len(columns)).double().numpy()
+    for column, place in zip(columns, range(len(columns)), strict=True):
+        if column.levels is not None or column.ends is not None:
+            frame[column.name] = codes[:, place]
+        elif column.may_be_missing:
+            numbers = frame[column.name].to_numpy(dtype=np.float64, na_value=np.nan)
+            low, high = schema.columns[place].low, schema.columns[place].high
+            frame[column.name] = np.where(np.isnan(numbers), low - (high - low + column.whole), numbers)
+    return frame
 
 
 def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:

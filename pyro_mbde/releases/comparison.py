@@ -18,7 +18,7 @@ from pyro_mbde.calibration.scores import SampledScores
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.releases.columns import ReleasedColumn, released_columns, row_base, schema_of, to_frame
+from pyro_mbde.releases.columns import ReleasedColumn, released_columns, row_base, schema_of, to_numbers
 from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]
@@ -149,8 +149,8 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
             tilts = _log_ratios_of_a_row(q, draws, rows_of_batch)
         log_ratio = tilts - q.log_normalizer.value
     weights = log_ratio.softmax(0).cpu().numpy()
-    table = None if rows is None or not len(rows) else to_frame(rows, named, schema)
-    base = to_frame(draws, named, schema)
+    table = None if rows is None or not len(rows) else to_numbers(rows, named, schema)
+    base = to_numbers(draws, named, schema)
     samples = {
         name: _Samples(None if table is None else _values(table[name]), _values(base[name]), weights)
         for name, *_ in named
