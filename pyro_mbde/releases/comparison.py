@@ -182,7 +182,7 @@ def _log_ratios_of_a_row(q: MollifiedExpFamily, draws: Tensor, num_rows: int) ->
     scores = q.row_scores(draws).cpu()
     others, log_weights = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     if num_rows > 1:
-        sampled = SampledScores(scores.unsqueeze(0), torch.zeros(1, len(scores), dtype=torch.long), log_weights)
+        sampled = SampledScores(scores.unsqueeze(0), None, log_weights)
         others, log_weights = BatchScores(sampled, num_rows - 1, _GRID_TOLERANCE).weighted()
         log_weights = log_weights - log_weights.logsumexp(0)
     values, levels = scores.numpy(), np.linspace(0, 1, _NUM_NODES)

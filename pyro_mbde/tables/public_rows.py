@@ -15,7 +15,8 @@ import torch
 from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_number
+from pyro_mbde._checks import argument_error, check_choice, check_number, counted
+from pyro_mbde.density.marginals import MarginalTable
 from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
@@ -28,6 +29,9 @@ from pyro_mbde.tables.facts import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyro_mbde.density.mixed_base import MixedBase
+    from pyro_mbde.tables.schema import Schema
 
 #: Bins of equal mass of a learned histogram, besides those of single numbers and of the ends; and bins of half the mass
 #: of the bin before towards each end, as long as so many rows are beyond.
@@ -309,3 +313,39 @@ def _smallest_eigenvalue(matrix: Numbers) -> float:
 def _factor(smallest: float, wanted: float) -> float:
     """By what all correlations are multiplied to bring the smallest eigenvalue, now l, to m: 1 - f (1 - l) = m."""
     return (1 - wanted) / (1 - smallest) if smallest < 1 else 1.0
+
+
+def follow_public_rows(
+    schema: Schema, frame: pd.DataFrame, *, source: str, dependence: str = "copula"
+) -> tuple[Schema, MixedBase]:
+    """Returns a schema that states what public rows say, with its base.
+
+    What the schema states already is kept. The schema notes the source.
+
+    Privacy:
+        The rows must be public, as for :func:`learn_from_public_rows`. The base may then be published too.
+
+    Args:
+        schema: columns, and what holds for all rows.
+        frame: the public table, with the schema's columns.
+        source: what to call it in the schema's note: a file's name, a citation.
+        dependence: how columns go together: ``copula`` for correlations, or ``flow`` for a flow of neural networks,
+            which needs the extra ``flows``.
+
+    Raises:
+        ValueError: no row is left after the columns' policies.
+    """
+    check_choice("dependence", dependence, ("copula", "flow"))
+    codes = schema.to_tensor(frame)
+    learned = learn_from_public_codes(schema.columns, codes)
+    stated = {frozenset(one.columns) for one in schema.correlations}
+    more = [one for one in learned.correlations if frozenset(one["columns"]) not in stated]
+    note = f"{counted(len(codes), 'public row')} of {source}, {dependence}"
+    correlations = [*schema.correlations, *(more if dependence == "copula" else [])]
+    told = replace(schema, columns=learned.columns, correlations=tuple(correlations), public_rows=note)
+    if dependence == "copula":
+        return told, told.base()
+    from pyro_mbde.density.flow_copula import fit_flow_copula
+
+    low, high = MarginalTable(told.base().marginals).cdf_intervals(codes)
+    return told, told.base(fit_flow_copula(low, high, seed=0))
