@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, noted_schema, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.marginals import Marginal
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.names import check_distinct
+from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.dates import iso_text
+from pyro_mbde.tables.earlier import read_noted
 from pyro_mbde.tables.schema import Schema
+
+Codes = NDArray[np.float64]
 
 #: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
 #: 2^-24 |x|, which is 1e-5 of a range as narrow as |x| / 168.
@@ -22,23 +31,36 @@ _SAME_EDGE = 1e-5
 
 
 class ReleasedColumn(NamedTuple):
-    """A column of released rows. All of it follows from the base.
+    """A column of released rows. All of it follows from the base and its schema, and is public.
 
     Attributes:
         name: its name.
-        low: its least possible value; None where there is none.
-        high: its largest possible value; None where there is none.
+        low: its least possible value, of dates as text; None where there is none, and for levels.
+        high: its largest possible value; None where there is none, and for levels.
         whole: whether its values are whole numbers.
         scale: ``linear``, or ``log1p`` where ln(1 + x) is modelled.
         decimals: digits after the point that values are rounded to; None where they are not.
+        kind: ``real``, ``integer``, ``category``, ``ordered``, ``boolean``, ``date`` or ``datetime``.
+        levels: words for the levels, in order; None for numbers and dates.
+        resolution: of dates: ``year`` to ``second``.
+        may_be_missing: whether a value may be missing.
     """
 
     name: str
-    low: float | None
-    high: float | None
+    low: float | str | None
+    high: float | str | None
     whole: bool
     scale: str = "linear"
     decimals: int | None = None
+    kind: str = "real"
+    levels: tuple[str, ...] | None = None
+    resolution: str | None = None
+    may_be_missing: bool = False
+
+    @property
+    def is_date(self) -> bool:
+        """Whether it holds dates, with or without a time."""
+        return self.kind in ("date", "datetime")
 
 
 def row_base(q: MollifiedExpFamily) -> Distribution:
@@ -64,7 +86,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
         ('visits',)
     """
     noted = noted_schema(q.base)
-    own = None if noted is None else Schema.from_dict(noted)
+    own = None if noted is None else read_noted(noted)
     if own is None or columns is None:
         return columns if isinstance(columns, Schema) else own
     if isinstance(columns, Schema):
@@ -85,7 +107,8 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
 
 
 def _units(schema: Schema) -> list[tuple[Any, ...]]:
-    return [(one.name, one.low, one.high, one.kind, one.scale) for one in schema.columns]
+    keys = ("name", "low", "high", "kind", "scale", "levels", "resolution", "keeps_missing")
+    return [tuple(getattr(one, key) for key in keys) for one in schema.columns]
 
 
 def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None) -> list[ReleasedColumn]:
@@ -111,10 +134,7 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     schema = schema_of(q, names)
     if schema is not None:
         _check_schema(base, schema)
-        return [
-            ReleasedColumn(one.name, one.low, one.high, one.kind == "integer", one.scale, one.decimals)
-            for one in schema.columns
-        ]
+        return list(map(_of_schema, schema.columns))
     assert not isinstance(names, Schema)
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if base.event_shape else ["x"]
@@ -125,13 +145,49 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
         raise ValueError(argument_error("columns", "be printable and differ from one another", list(names)))
     check_distinct("columns", names)
+    if isinstance(base, MixedBase):
+        return [_of_marginal(name, one) for name, one in zip(names, base.marginals, strict=True)]
     low, high, whole = _edges(support_of(base))
     columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)
-    return [ReleasedColumn(name, least, largest, whole) for name, least, largest in columns]
+    kind = "integer" if whole else "real"
+    return [ReleasedColumn(name, least, largest, whole, kind=kind) for name, least, largest in columns]
+
+
+def _of_schema(column: Column) -> ReleasedColumn:
+    low, high = column.low, column.high
+    if column.kind in ("date", "datetime"):
+        low, high = (iso_text(end, str(column.resolution)) for end in (low, high))
+    levels = column.levels if column.kind != "boolean" or column.levels else (False, True)
+    return ReleasedColumn(
+        column.name,
+        low,
+        high,
+        column.kind == "integer",
+        column.scale,
+        column.decimals,
+        column.kind,
+        None if levels is None else tuple(map(str, levels)),
+        column.resolution,
+        column.keeps_missing,
+    )
+
+
+def _of_marginal(name: str, marginal: Marginal) -> ReleasedColumn:
+    """A column of which only the distribution is known: levels go by their numbers."""
+    whole, kind = marginal.kind == "integer", marginal.kind
+    missing = marginal.missing_share > 0
+    if kind in ("category", "ordered"):
+        levels = tuple(map(str, range(round(marginal.high) + 1)))
+        return ReleasedColumn(name, None, None, whole, kind=kind, levels=levels, may_be_missing=missing)
+    ends = (readable(torch.tensor(end, dtype=marginal.edges.dtype)) for end in (marginal.low, marginal.high))
+    return ReleasedColumn(name, *ends, whole, kind=kind, may_be_missing=missing)
 
 
 def _check_schema(base: Distribution, schema: Schema) -> None:
-    """Raises unless a row's base is the one that a schema makes; names the first edge that differs."""
+    """Raises unless a row's base is the one that a schema makes; names the first thing that differs."""
+    if isinstance(base, MixedBase):
+        _check_marginals(base, schema)
+        return
     *edges, whole = _edges(support_of(base))
     *wanted, _ = _edges(schema.base().support)
     num_columns = len(schema.columns)
@@ -147,6 +203,24 @@ def _check_schema(base: Distribution, schema: Schema) -> None:
                 raise _not_its_schema(
                     f"{other:.12g} for the {end} edge of {column.name!r}, of which the base has {has}"
                 )
+
+
+def _check_marginals(base: MixedBase, schema: Schema) -> None:
+    if len(schema.columns) != len(base.marginals):
+        raise _not_its_schema(f"{len(schema.columns)} columns for a base of {len(base.marginals)}")
+    for column, marginal in zip(schema.columns, base.marginals, strict=True):
+        if column.of_kind.distribution != marginal.kind:
+            raise _not_its_schema(f"the kind {column.kind!r} for {column.name!r}, which the base has as {marginal.kind}")
+        if column.keeps_missing != (marginal.missing_share > 0):
+            has = "has missing values" if marginal.missing_share else "has no missing values"
+            raise _not_its_schema(f"missing={column.missing!r} for {column.name!r}, which {has} in the base")
+        low, high = column.modelled_range
+        ends = float(marginal.edges[0]), float(marginal.edges[-1])
+        if column.levels is not None and high != ends[1]:
+            raise _not_its_schema(f"{high:g} levels for {column.name!r}, of which the base has {ends[1]:g}")
+        for end, edge, wanted in zip(("lower", "upper"), ends, (low, high), strict=True):
+            if not abs(edge - wanted) <= _SAME_EDGE * (high - low):
+                raise _not_its_schema(f"{wanted:.12g} for the {end} edge of {column.name!r}, of which the base has {edge:.12g}")
 
 
 def _not_its_schema(found: str) -> ValueError:
@@ -177,6 +251,36 @@ def _spread(edge: Any, num_columns: int) -> list[float | None]:
 def readable(number: Tensor) -> float:
     """Returns the number in a tensor as people write it: the float32 nearest to 0.1 as 0.1."""
     return float(str(number.detach().cpu().numpy()))
+
+
+def column_codes(values: Tensor, q: MollifiedExpFamily, columns: Sequence[ReleasedColumn], schema: Schema | None) -> list[Codes]:
+    """Returns rows column by column as numbers: places of levels, units since the first date; NaN where missing.
+
+    Numbers are in the table's own units if there is a schema.
+
+    Args:
+        values: rows, shape ``(n,)`` or ``(n, d)``.
+        q: the density that they are rows of.
+        columns: of its rows.
+        schema: of its rows; None where there is none.
+
+    Returns:
+        d arrays of float64, shape ``(n,)``.
+    """
+    base = row_base(q)
+    if not isinstance(base, MixedBase):
+        frame = to_frame(values, columns, schema)
+        return [frame[column.name].to_numpy(dtype=np.float64) for column in columns]
+    codes = []
+    for place, marginal in enumerate(base.marginals):
+        one = values[:, place].detach().cpu()
+        natural: Codes = one.double().numpy()
+        if marginal.kind == "real" and schema is not None:
+            column = schema.columns[place]
+            natural = column.of_kind.from_modelled(column, natural)
+        missing = (one == marginal.missing_value).numpy() & (marginal.missing_share > 0)
+        codes.append(np.where(missing, np.nan, natural))
+    return codes
 
 
 def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
