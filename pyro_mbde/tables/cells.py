@@ -34,15 +34,16 @@ _PATTERNS = {  # ASCII digits only; other digits count as text
 _BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
 _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
-    _DATES: "Count days or years since a public date.",
+    _DATES: 'Declare kind = "date" or "datetime" in the schema.',
     _COMMAS: "Read a decimal comma with decimal=',' (--decimal ,); take out a comma between thousands.",
     _POINTS: "Convert the column to numbers; for a CSV file with decimal points, pass decimal='.' (--decimal .).",
-    _TEXT: "Write numbers in plain digits, without units; encode words by a public rule; leave what is missing empty.",
+    _TEXT: 'Write numbers in plain digits, without units; of words, declare kind = "category" and its levels; leave '
+    "what is missing empty.",
 }
 
 
 def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raises if a column of the schema is not in the table, is there twice, or holds anything but real numbers.
+    """Raises if a column of the schema is not in the table, or is there twice.
 
     If a file has no header, its first row is read as the names. So an error shows the table's names only if they look
     like a header: at least one equals or resembles (:func:`~pyro_mbde.names.is_similar`) a name in the schema, and none
@@ -50,7 +51,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     name that looks like one in the schema.
 
     Args:
-        frame: the table.
+        frame: the table, with names that are texts.
         names: of the schema's columns.
     """
     there = list(frame.columns)
@@ -68,9 +69,6 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
         raise ValueError(f"The table must have each column once, but several are named {_listed(repeated)}. {OWNER}")
-    found = [f"column {name!r}: {problem}" for name in names if (problem := _not_numbers(frame[name])) is not None]
-    if found:
-        raise TypeError("\n  ".join(["The table must hold real numbers in the columns of its schema:", *found, OWNER]))
 
 
 def _is_header(labels: Sequence[Any], names: Sequence[str]) -> bool:
@@ -84,12 +82,12 @@ def as_floats(series: pd.Series[Any]) -> Numbers:
     if _is_numeric(series):
         values: Numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return values
-    cells = zip(series, _present(series), strict=True)
+    cells = zip(series, present_cells(series), strict=True)
     return np.array([as_float(cell) if present else np.nan for cell, present in cells], dtype=np.float64)
 
 
-def _present(series: pd.Series[Any]) -> Flags:
-    """Which cells have a value; a decimal's signalling NaN, which cannot even be compared, is missing."""
+def present_cells(series: pd.Series[Any]) -> Flags:
+    """Returns which cells have a value; a decimal's signalling NaN, which cannot even be compared, is missing."""
     import pandas as pd
 
     quiet = [math.nan if isinstance(cell, Decimal) and cell.is_nan() else cell for cell in series]
@@ -111,16 +109,14 @@ def _is_numeric(series: pd.Series[Any]) -> bool:
     return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_complex_dtype(series.dtype)
 
 
-def _not_numbers(series: pd.Series[Any]) -> str | None:
-    """Says what a column holds beside real numbers, with a remedy for each kind; None if it holds nothing else."""
+def not_numbers(series: pd.Series[Any]) -> str | None:
+    """Returns what a column holds beside real numbers, with a remedy for each; None if it holds nothing else."""
     if not len(series) or _is_numeric(series):  # an empty table has columns of any type
         return None
-    if str(series.dtype) == "category":
-        return f"categories. {_ENCODE}"
     rows: dict[str, list[int]] = {}
-    for row, (cell, present) in enumerate(zip(series, _present(series), strict=True), 1):
+    for row, (cell, present) in enumerate(zip(series, present_cells(series), strict=True), 1):
         if present and not isinstance(cell, Real | Decimal | np.bool_):
-            rows.setdefault(_kind_of(cell), []).append(row)
+            rows.setdefault(kind_of(cell), []).append(row)
     if len(rows) > 1:  # the odd cells made pandas read the good ones as text
         rows.pop(_POINTS, None)
     found = [
@@ -131,7 +127,8 @@ def _not_numbers(series: pd.Series[Any]) -> str | None:
     return " ".join(found) or None
 
 
-def _kind_of(cell: Any) -> str:
+def kind_of(cell: Any) -> str:
+    """Returns what a cell is that is of another kind than its column, in words, without the cell."""
     if not isinstance(cell, str):
         return _DATES if isinstance(cell, date) else f"values of type {type(cell).__name__}"
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from datetime import date, time
-from fractions import Fraction
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
+from pyro_mbde._checks import argument_error, check_choice, check_number
+from pyro_mbde.tables.date_kinds import Date, Datetime
+from pyro_mbde.tables.kinds import Kind, check_needs, put
+from pyro_mbde.tables.level_kinds import Boolean, Category, Ordered
+from pyro_mbde.tables.number_kinds import Integer, Real
 
-KINDS, SCALES = ("real", "integer"), ("linear", "log1p")
-OUTSIDE, MISSING = ("clip", "drop", "refuse"), ("drop", "refuse")
-
-#: A whole number n is spread over [n + margin, n + 1 - margin], so that rounding, to a dtype and by a scale, never
-#: carries it into the next unit.
-_MARGIN = 2.0**-8
-#: Floats between two neighbouring values of a rounded column, and in the range of a column that is not rounded.
-_MIN_FLOATS_A_STEP, _MIN_FLOATS_A_RANGE = 2.0**6, 2.0**16
-_MAX_INTEGER = 2.0**32
-#: Whose square float64 holds, with room for sums of them.
-_MAX_SIZE = 1e150
-_MAX_DECIMALS = 12
-_NO_DATES = "Dates are not supported. Count days or years since a public date, in the schema and in the table."
+#: Kinds of columns by name; another kind is a line here.
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (Real(), Integer(), Category(), Ordered(), Boolean(), Date(), Datetime())
+}
+OUTSIDE, LEVEL = ("clip", "drop", "refuse"), "level"
+MISSING = ("drop", "refuse", LEVEL)
+#: Share of missing values in the base of a column that keeps them, where none is stated.
+DEFAULT_MISSING_SHARE = 0.1
+#: What is publicly known of a column's distribution. At most one of these groups may be given.
+FACTS = ("mean", "sd", "quantiles", "shares", "histogram", "distribution")
+_POLICIES = ("name", "kind", "outside", "missing", "missing_share")
 
 
 @dataclass(frozen=True)
@@ -42,31 +41,61 @@ class Column:
 
     Args:
         name: of the column in the table.
-        low: smallest value, in the table's own units.
-        high: largest value, which is allowed too; above ``low`` (or equal to it, for whole numbers).
-        kind: ``real``, or ``integer`` for whole numbers, between -2^32 and 2^32.
-        scale: ``linear``, or ``log1p`` to model ln(1 + x): for incomes, counts and the like; needs ``low`` above -1.
-        decimals: digits after the point that a released value is rounded to, -12 to 12; ``None`` does not round. Not
-            for whole numbers. ``low`` and ``high`` must be rounded so themselves.
-        outside: what becomes of values outside the range, infinite ones, and fractions in a column of whole numbers:
-            ``clip`` moves them to the nearest value that is allowed, ``drop`` leaves out their rows, ``refuse`` raises.
-        missing: what becomes of missing values: ``drop`` leaves out their rows, a number stands in for them, ``refuse``
-            raises. No value is nearest to a missing one, and a number that nobody chose would be seen as data: so the
-            rows are left out by default.
+        low: smallest value, in the table's own units; a date for columns of dates. Not for levels.
+        high: largest value, which is allowed too; above ``low`` (or equal to it, for whole numbers and dates).
+        kind: ``real``; ``integer`` for whole numbers, between -2^32 and 2^32; ``category`` and ``ordered`` for levels;
+            ``boolean``; ``date``; ``datetime``.
+        scale: ``linear``, or ``log1p`` for numbers whose logarithm ln(1 + x) is spread evenly: for incomes, counts and
+            the like; needs ``low`` above -1.
+        decimals: digits after the point that a released value is rounded to, -12 to 12; ``None`` does not round. Of
+            real numbers alone. ``low`` and ``high`` must be rounded so themselves.
+        outside: what becomes of values outside the range, infinite ones, fractions in a column of whole numbers, and
+            unknown levels: ``clip`` moves them to the nearest value that is allowed and leaves out rows with unknown
+            levels, to which none is nearest; ``drop`` leaves out all their rows; ``refuse`` raises.
+        missing: what becomes of missing values: ``drop`` leaves out their rows, ``level`` keeps them as one more value,
+            ``refuse`` raises, and any other value stands in for them. No value is nearest to a missing one, and a value
+            that nobody chose would be seen as data: so the rows are left out by default.
+        levels: of a category or an ordered column, 2 to 10,000 different texts or numbers, in order; of a boolean, the
+            word for false and that for true.
+        resolution: of dates ``day`` (the default), ``month`` or ``year``; of datetimes ``second``, ``minute`` (the
+            default), ``hour`` or one of these.
+        mean: public mean, in the table's own units; with ``sd``.
+        sd: public standard deviation.
+        quantiles: public quantiles, values by probability: ``{0.1: 20, 0.5: 41, 0.9: 75}``.
+        shares: public shares of the levels, by level.
+        histogram: public shares of intervals: ``{"edges": [...], "shares": [...]}``.
+        distribution: a distribution of SciPy, by name, and its parameters: ``{"name": "gamma", "a": 2, "scale": 3}``.
+        missing_share: public share of missing values, in (0, 1), for ``missing="level"``; 0.1 by default.
+        timezone: of dates and datetimes: the time zone into which cells that have one are converted. Without it they
+            are refused. Cells without a time zone are taken as written.
 
     Example:
-        >>> Column("age", 0, 110, decimals=1)  # doctest: +ELLIPSIS
-        Column(name='age', low=0.0, high=110.0, kind='real', scale='linear', decimals=1, outside='clip', missing='drop')
+        >>> Column("age", 0, 110, decimals=1).modelled_range
+        (0.0, 110.0)
+        >>> Column("ward", kind="category", levels=["A", "B", "C"]).modelled_range
+        (0.0, 3.0)
+        >>> Column("admitted", "2020-01-01", "2024-12-31", kind="date").code("2020-02-01")
+        31.0
     """
 
     name: str
-    low: float
-    high: float
+    low: Any = None
+    high: Any = None
     kind: str = "real"
     scale: str = "linear"
     decimals: int | None = None
     outside: str = "clip"
-    missing: float | str = "drop"
+    missing: Any = "drop"
+    levels: tuple[Any, ...] | None = None
+    resolution: str | None = None
+    mean: Any = None
+    sd: float | None = None
+    quantiles: Mapping[float, Any] | None = field(default=None, hash=False)
+    shares: Mapping[Any, float] | None = field(default=None, hash=False)
+    histogram: Mapping[str, Any] | None = field(default=None, hash=False)
+    distribution: Mapping[str, Any] | None = field(default=None, hash=False)
+    missing_share: float | None = None
+    timezone: str | None = None
 
     def __post_init__(self) -> None:
         """Checks the column."""
@@ -75,144 +104,138 @@ class Column:
         if not self.name:
             raise ValueError(argument_error("name", "not be empty", self.name))
         try:
-            self._check_range()
+            check_choice("kind", self.kind, tuple(KINDS))
+            check_needs(self, self.of_kind, COLUMN_KEYS, (*_POLICIES, *FACTS))
+            self.of_kind.check(self)
             self._check_policies()
-            self._check_resolution()
+            self._check_facts()
         except (TypeError, ValueError) as error:
             raise type(error)(f"column {self.name!r}: {error}") from None
 
-    def _check_range(self) -> None:
-        for end in ("low", "high"):
-            object.__setattr__(self, end, _check_end(end, getattr(self, end)))
-        if check_choice("kind", self.kind, KINDS) == "integer":
-            for end in ("low", "high"):
-                check_number(end, getattr(self, end), "be a whole number between -2^32 and 2^32", _is_modelled_integer)
-            check_number("high", self.high, f"be at least low = {self.low:.15g}", lambda value: value >= self.low)
-            if self.decimals is not None:
-                raise ValueError(argument_error("decimals", "be left out", self.decimals, "A whole number has none."))
-        else:
-            check_number("high", self.high, f"be above low = {self.low:.15g}", lambda value: value > self.low)
-        if check_choice("scale", self.scale, SCALES) == "log1p":
-            remedy = "ln(1 + x) is defined there alone."
-            check_number("low", self.low, "be above -1 for the scale log1p", lambda value: value > -1, remedy=remedy)
-        if self.decimals is not None:
-            decimals = check_count("decimals", self.decimals, minimum=-_MAX_DECIMALS)
-            check_number("decimals", decimals, f"be at most {_MAX_DECIMALS}", lambda value: value <= _MAX_DECIMALS)
-            if 10.0**-decimals > (self.high - self.low) * (1 + 1e-9):
-                raise ValueError(argument_error("decimals", "round less than from low to high", decimals, "Raise it."))
-            for end in ("low", "high"):  # released values may be the ends themselves
-                remedy = f"Round {end}, or raise decimals."
-                wanted = f"have no more digits after the point than decimals = {decimals}"
-                if decimals < 0:
-                    wanted = f"be a multiple of {10**-decimals} with decimals = {decimals}"
-                check_number(end, getattr(self, end), wanted, lambda value: _rounded(value, decimals), remedy=remedy)
-
     def _check_policies(self) -> None:
         check_choice("outside", self.outside, OUTSIDE)
-        if isinstance(self.missing, str):
-            if self.missing not in MISSING:
-                raise ValueError(argument_error("missing", "be drop, refuse or a number", self.missing))
-            return
-        constraint = f"be drop, refuse or a number that the column may hold, {self._described_range()}"
-        object.__setattr__(self, "missing", check_number("missing", self.missing, constraint, self._may_hold))
+        if not isinstance(self.missing, str) or self.missing not in MISSING:
+            allowed = f"a value that the column may hold, {self.of_kind.allowed(self)}"
+            try:
+                put(self, missing=self._normal(self.missing))
+            except (TypeError, ValueError) as error:
+                constraint = f"be {', '.join(MISSING)} or {allowed}"
+                raise type(error)(argument_error("missing", constraint, self.missing)) from None
+        if self.missing != LEVEL and self.missing_share is not None:
+            remedy = 'It is for missing = "level".'
+            raise ValueError(argument_error("missing_share", "be left out", self.missing_share, remedy))
+        if self.missing == LEVEL:
+            share = DEFAULT_MISSING_SHARE if self.missing_share is None else self.missing_share
+            put(self, missing_share=check_number("missing_share", share, "be in (0, 1)", lambda value: 0 < value < 1))
 
-    def _check_resolution(self) -> None:
-        if self._resolved_by(torch.float64):
-            return
-        remedy = "Take a public number off the column, such as low, or state it in another unit."
-        if self.decimals is not None:
-            raise ValueError(
-                argument_error("decimals", "ask for no more digits than float64 has", self.decimals, remedy)
-            )
-        low, high = f"{self.low:.17g}", f"{self.high:.17g}"
-        between = f"be so far above low = {low} that float64 resolves what lies between"
-        raise ValueError(f"high must {between}, got high={high}. {remedy}")
+    def _check_facts(self) -> None:
+        for key in ("quantiles", "shares", "histogram", "distribution"):
+            if isinstance(getattr(self, key), Mapping):
+                put(self, **{key: self._in_one_form(key, getattr(self, key))})
+        if self.mean is not None and "resolution" in self.of_kind.takes:
+            put(self, mean=_as_given_or(self._normal, self.mean))
+        if any(getattr(self, key) is not None for key in FACTS):
+            from pyro_mbde.tables.facts import check_facts  # which reads columns
+
+            check_facts(self)
+
+    def _in_one_form(self, name: str, table: Mapping[Any, Any]) -> dict[Any, Any]:
+        """A table of facts with numbers and levels in place of the texts that files have as keys, and with dates."""
+        if name == "shares":
+            return {_as_given_or(lambda one: self.of_kind.of_key(self, one), key): table[key] for key in table}
+        numbers = {_as_given_or(float, key) if name == "quantiles" else key: table[key] for key in table}
+        if "resolution" not in self.of_kind.takes:
+            return numbers
+        if name == "quantiles":
+            return {key: _as_given_or(self._normal, value) for key, value in numbers.items()}
+        if name == "histogram" and isinstance(edges := numbers.get("edges"), list | tuple):
+            return {**numbers, "edges": [_as_given_or(self._normal, edge) for edge in edges]}
+        return numbers
+
+    def _normal(self, value: Any) -> Any:
+        """A value that the column may hold in its one form: the level itself, a date of Python."""
+        return self.of_kind.value(self, self.of_kind.code(self, value))
+
+    @property
+    def of_kind(self) -> Kind:
+        """The kind itself, with what it does."""
+        return KINDS[self.kind]
+
+    @property
+    def keeps_missing(self) -> bool:
+        """Whether a missing value is kept, as one more value."""
+        return isinstance(self.missing, str) and self.missing == LEVEL
 
     @property
     def modelled_range(self) -> tuple[float, float]:
-        """Both ends of the column in the units it is modelled in; whole numbers fill the unit above them."""
-        return self._modelled(self.low), self._modelled(self.high + (self.kind == "integer"))
+        """Both ends of the column in the units it is modelled in; whole numbers and levels fill the unit above them."""
+        return self.of_kind.edges(self)
+
+    @property
+    def periods(self) -> tuple[float, ...]:
+        """Of dates: after how many units a day, a week or a year begins again."""
+        return self.of_kind.periods(self)
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type that tells the column's values apart: float32, or float64 where that is too coarse."""
-        return torch.float32 if self._resolved_by(torch.float32) else torch.float64
+        return torch.float32 if self.of_kind.is_resolved(self, torch.float32) else torch.float64
 
-    def _resolved_by(self, dtype: torch.dtype) -> bool:
-        """Whether floats lie close enough to one another all over the modelled range, and can be squared."""
-        low, high = self.modelled_range
-        size, limits = max(abs(low), abs(high)), torch.finfo(dtype)
-        squared = size < math.sqrt(limits.max) and high - low > math.sqrt(limits.tiny)
-        return squared and limits.eps * size <= self._largest_spacing(high - low)
+    def code(self, value: Any) -> float:
+        """Returns the number that stands for a public value: itself, the place of a level, or units since ``low``.
 
-    def _largest_spacing(self, width: float) -> float:
-        """How far apart floats may lie, in the modelled units, for values to come back as they were."""
-        if self.kind == "real" and self.decimals is None:
-            return width / _MIN_FLOATS_A_RANGE
-        spacing = _MARGIN if self.decimals is None else 10.0**-self.decimals / _MIN_FLOATS_A_STEP
-        # d ln(1 + x) = dx / (1 + x): neighbours lie closest to one another at the upper end.
-        return spacing / (1 + self.high) if self.scale == "log1p" else spacing
+        Args:
+            value: as the table has it.
 
-    def _modelled(self, value: float) -> float:
-        return math.log1p(value) if self.scale == "log1p" else value
+        Raises:
+            TypeError: it is of another kind.
+            ValueError: the column cannot hold it.
 
-    def _may_hold(self, value: float) -> bool:
-        return self.low <= value <= self.high and (self.kind == "real" or value.is_integer())
+        Example:
+            >>> Column("stage", kind="ordered", levels=["I", "II", "III"]).code("II")
+            1.0
+        """
+        try:
+            return self.of_kind.code(self, value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"column {self.name!r}: {error}") from None
 
-    def _described_range(self) -> str:
-        return f"[{self.low:.15g}, {self.high:.15g}]"
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values that make the column again; dates as texts.
 
-    def _to_modelled(self, values: Tensor) -> Tensor:
-        """Values in the table's units in the modelled ones; whole numbers are spread over the unit above them."""
-        if self.kind == "integer":
-            values = values + _MARGIN + (1 - 2 * _MARGIN) * torch.rand_like(values)
-        return values.log1p() if self.scale == "log1p" else values
-
-    def _to_natural(self, values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, Any]:
-        """Modelled values in the table's units: rounded, and clipped into the range."""
-        natural = np.expm1(values) if self.scale == "log1p" else values
-        if self.kind == "integer":
-            whole: np.ndarray[Any, Any] = np.floor(natural).clip(self.low, self.high).astype(np.int64)
-            return whole
-        if self.decimals is not None:
-            natural = natural.round(self.decimals)
-        clipped: np.ndarray[Any, Any] = natural.clip(self.low, self.high) + 0.0  # no negative zeros
-        return clipped
+        Example:
+            >>> Column("smoker", kind="boolean", missing=True).to_dict()
+            {'name': 'smoker', 'kind': 'boolean', 'outside': 'clip', 'missing': True}
+        """
+        kind = self.of_kind
+        known = (*kind.needs, *kind.takes, *_POLICIES, *FACTS)
+        content = {key: _plain(getattr(self, key)) for key in COLUMN_KEYS if key in known}
+        return {key: value for key, value in content.items() if value is not None}
 
 
-def _check_end(name: str, value: Any) -> float:
-    """Returns an end of the range as a float, or raises; of dates and numbers in quotes it says that they are some."""
-    remedy = ""
-    if isinstance(value, str):
-        if _is_date(value):
-            raise TypeError(argument_error(name, "be a number", value, _NO_DATES))
-        remedy = "Write it without quotation marks." if _is_number(value) else ""
-    if isinstance(value, date | time):  # a datetime is a date
-        raise TypeError(argument_error(name, "be a number", str(value), _NO_DATES))
-    number = check_number(name, value, "be finite", math.isfinite, remedy=remedy)
-    largest = f"be between -{_MAX_SIZE:g} and {_MAX_SIZE:g}"
-    return check_number(name, number, largest, lambda size: abs(size) <= _MAX_SIZE, remedy="Take a larger unit.")
+#: Keys of a column, as files have them.
+COLUMN_KEYS = tuple(one.name for one in fields(Column))
 
 
-def _is_date(text: str) -> bool:
+def _as_given_or(convert: Callable[[Any], Any], value: Any) -> Any:
+    """What a value is converted to, or itself where that fails: what is wrong with it is said later."""
     try:
-        date.fromisoformat(text[:10])
-    except ValueError:
-        return False
-    return not text.isdigit()
+        return convert(value)
+    except (TypeError, ValueError):
+        return value
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
 
 
-def _rounded(value: float, decimals: int) -> bool:
-    return (Fraction(repr(value)) * Fraction(10) ** decimals).denominator == 1  # the decimal that it prints as
-
-
-def _is_modelled_integer(value: float) -> bool:
-    return value.is_integer() and abs(value) <= _MAX_INTEGER
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)

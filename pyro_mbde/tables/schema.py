@@ -1,37 +1,67 @@
-"""What is public about a table: its columns' names, ranges and kinds, stated without looking at it."""
+"""What is public about a table: its columns, how they depend on one another, and what holds for all of its rows."""
 
 from __future__ import annotations
 
 import os
-import tomllib
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_seed
-from pyro_mbde._torch_state import seeded
+from pyro_mbde._checks import argument_error, check_number, counted
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
-from pyro_mbde.tables.cells import OWNER, check_form
+from pyro_mbde.tables.cells import OWNER, Flags, Numbers, check_form
 from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.leaks import warn_of_stated_statistics
 from pyro_mbde.tables.policies import apply_policies
-from pyro_mbde.tables.toml import toml_fault
+from pyro_mbde.tables.schema_files import check_keys, read_columns, read_content, read_toml, write_toml
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pyro_mbde.density.mixed_base import MixedBase
+
+#: Of what :meth:`Schema.to_dict` returns. The first version had no number: see ``earlier.py``.
+VERSION = 2
+
+
+class Correlation(NamedTuple):
+    """A public correlation of two columns.
+
+    Attributes:
+        columns: their names.
+        value: correlation of their normal scores, in (-1, 1).
+    """
+
+    columns: tuple[str, str]
+    value: float
+
+
+class Rows(NamedTuple):
+    """A table's rows as codes, after all policies. Private.
+
+    Attributes:
+        codes: float64 ``(n, d)``, in the columns' own units where they are numbers; arbitrary where missing.
+        missing: which cells are missing and kept, bool ``(n, d)``.
+        notes: what was done.
+        num_rows: of the table.
+    """
+
+    codes: Numbers
+    missing: Flags
+    notes: list[str]
+    num_rows: int
+
 
 @dataclass(frozen=True)
 class Schema:
-    """What is public about a table: the columns that are modelled, in order.
+    """What is public about a table: the columns that are modelled, in order, and what is known of them.
 
     It gives the public base, turns the table into rows of a tensor, and draws back into a table.
 
@@ -42,23 +72,35 @@ class Schema:
 
     Args:
         columns: at least one, with different names.
+        correlations: public correlations of pairs of columns, :class:`Correlation` or ``{"columns": [...], "value":
+            ...}``.
+        constraints: what holds for every row by definition, as texts such as ``"discharged >= admitted"``. Rows that
+            violate one are left out, and never drawn.
+        condition: what the rows of interest have in common, as one such text. Others are left out, and never drawn.
+        public_rows: a note that names the public rows from which facts were taken; ``None`` where there are none.
 
     Example:
         >>> import pandas as pd
-        >>> schema = Schema((Column("age", 18, 100, "integer"), Column("cost", 0, 1e6, scale="log1p", decimals=2)))
-        >>> rows = schema.to_tensor(pd.DataFrame({"age": [30, 44], "cost": [0.0, 1234.5], "name": ["A", "B"]}), seed=0)
-        >>> schema.base().support.check(rows)
-        tensor([True, True])
+        >>> stage = Column("stage", kind="ordered", levels=["I", "II", "III"], missing="level")
+        >>> schema = Schema((Column("age", 18, 100, "integer"), stage))
+        >>> rows = schema.to_tensor(pd.DataFrame({"age": [30, 44], "stage": ["II", None], "name": ["A", "B"]}))
+        >>> rows
+        tensor([[30.,  1.],
+                [44., -3.]])
         >>> schema.to_frame(rows)
-           age    cost
-        0   30     0.0
-        1   44  1234.5
+           age stage
+        0   30    II
+        1   44   NaN
     """
 
     columns: tuple[Column, ...]
+    correlations: tuple[Correlation, ...] = ()
+    constraints: tuple[str, ...] = ()
+    condition: str | None = None
+    public_rows: str | None = None
 
     def __post_init__(self) -> None:
-        """Checks the columns."""
+        """Checks the columns, and what is said of them."""
         columns = tuple(self.columns) if isinstance(self.columns, Iterable) else (self.columns,)
         for column in columns:
             if not isinstance(column, Column):
@@ -71,6 +113,15 @@ class Schema:
                 raise ValueError(argument_error("columns", "have different names", name, "It is there twice."))
         check_distinct("columns", names)
         object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "correlations", tuple(_correlations(self.correlations, columns)))
+        if isinstance(self.constraints, str) or not isinstance(self.constraints, Iterable):
+            raise TypeError(argument_error("constraints", "be a list of texts", self.constraints))
+        object.__setattr__(self, "constraints", tuple(self.constraints))
+        texts = [("constraints", text) for text in self.constraints]
+        for name, text in [*texts, ("condition", self.condition), ("public_rows", self.public_rows)]:
+            if text is not None and not isinstance(text, str):
+                raise TypeError(argument_error(name, "be text", text))
+        _ = self.predicates  # checks them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,12 +133,24 @@ class Schema:
         """Floating-point type of rows: float32, or float64 where that would mix up neighbouring values."""
         return torch.float64 if any(column.dtype == torch.float64 for column in self.columns) else torch.float32
 
+    @cached_property
+    def predicates(self) -> tuple[list[Any], ...]:
+        """Constraints and condition as predicates over rows, in this order."""
+        if not self.constraints and self.condition is None:
+            return ()
+        from pyro_mbde.tables.constraints import compile_condition, compile_constraint  # which reads columns
+
+        compiled = [compile_constraint(text, self.columns) for text in self.constraints]
+        if self.condition is not None:
+            compiled.append(compile_condition(self.condition, self.columns))
+        return tuple(compiled)
+
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Schema:
         """Reads a schema from plain values, as a TOML or JSON file has them.
 
         Args:
-            content: ``{"columns": [{"name": ..., "low": ..., "high": ..., ...}, ...]}``.
+            content: ``{"columns": [{"name": ..., "low": ..., "high": ..., ...}, ...], "constraints": [...], ...}``.
 
         Example:
             >>> Schema.from_dict({"columns": [{"name": "age", "low": 0, "high": 110}]}).names
@@ -95,24 +158,21 @@ class Schema:
         """
         if not isinstance(content, Mapping):
             raise TypeError(argument_error("schema", "be a table of columns", type(content).__name__))
-        _check_keys("schema", content, ["columns"], ["columns"])
-        if not isinstance(content["columns"], list | tuple):
-            found = "one table" if isinstance(content["columns"], Mapping) else type(content["columns"]).__name__
-            remedy = "In TOML, write [[columns]], with two brackets on each side, above each column."
-            raise TypeError(f"columns must be a list of tables, got {found}. {remedy}")
-        columns: list[Column] = []
-        errors: list[TypeError | ValueError] = []
-        for number, entry in enumerate(content["columns"], 1):
-            try:
-                columns.append(_read_column(f"column {number}", entry))
-            except (TypeError, ValueError) as error:
-                errors.append(error)
-        if len(errors) > 1:
-            found = f"schema must be free of mistakes, got {len(errors)}:"
-            raise type(errors[0])("\n  ".join([found, *map(str, errors)]))
-        if errors:
-            raise errors[0]
-        return cls(tuple(columns))
+        check_keys("schema", content, ["version", *SCHEMA_KEYS], ["columns"])
+        if content.get("version", VERSION) != VERSION:
+            remedy = "A later pyro_mbde reads it." if isinstance(content["version"], int) else ""
+            raise ValueError(argument_error("version", f"be {VERSION}", content["version"], remedy))
+        rest = {key: content[key] for key in SCHEMA_KEYS[1:] if key in content}
+        return cls(tuple(read_columns(content["columns"])), **rest)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Schema:
+        """Reads a schema from a TOML file of ``[[columns]]``, or from a JSON file.
+
+        Args:
+            path: the file; what ends in .json is read as JSON.
+        """
+        return cls.from_dict(read_content(path))
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Schema:
@@ -121,46 +181,71 @@ class Schema:
         Args:
             path: the file.
         """
-        raw = Path(path).read_bytes()
-        try:
-            content = tomllib.loads(raw.decode("utf-8-sig"))
-        except ValueError as error:  # of TOML and of UTF-8
-            fault = toml_fault(raw, os.fspath(path), error, _IN_TOML)
-            raise ValueError(argument_error("path", "hold TOML", os.fspath(path), fault)) from error
-        return cls.from_dict(content)
+        return cls.from_dict(read_toml(path))
 
-    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns plain values that :meth:`from_dict` reads.
 
         Example:
             >>> Schema((Column("age", 0, 110, missing=40),)).to_dict()
-            {'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear',
+            {'version': 2, 'columns': [{'name': 'age', 'low': 0.0, 'high': 110.0, 'kind': 'real', 'scale': 'linear',
             'outside': 'clip', 'missing': 40.0}]}
         """
-        columns = [asdict(column) for column in self.columns]
-        return {"columns": [{key: value for key, value in one.items() if value is not None} for one in columns]}
+        content: dict[str, Any] = {"version": VERSION, "columns": [column.to_dict() for column in self.columns]}
+        content["correlations"] = [{"columns": list(one.columns), "value": one.value} for one in self.correlations]
+        content |= {"constraints": list(self.constraints), "condition": self.condition, "public_rows": self.public_rows}
+        return {key: value for key, value in content.items() if value is not None and value != []}
 
-    def base(self) -> dist.TorchDistribution:
-        """Returns the public base Q0: uniform on the box of the columns' ranges, in the modelled units.
+    def to_toml(self) -> str:
+        """Returns the text of a TOML file that :meth:`read` reads.
 
+        Example:
+            >>> print(Schema((Column("age", 0, 110, decimals=1),)).to_toml())
+            [[columns]]
+            name = "age"
+            kind = "real"
+            low = 0
+            high = 110
+            decimals = 1
+            <BLANKLINE>
+        """
+        return write_toml(self.to_dict())
+
+    def base(self) -> MixedBase:
+        """Returns the public base Q0: of what is stated of each column, with the correlations and constraints.
+
+        A column of which nothing is stated is uniform on its range or levels; with the scale ``log1p``, ln(1 + x) is.
         Densities over it remember this schema, and :func:`~pyro_mbde.release` brings their rows into the table's units.
 
         Returns:
             A distribution with event shape ``(d,)``.
         """
-        low, high = self._box()
-        uniform: Any = dist.Uniform  # Pyro leaves it unannotated
-        base: dist.TorchDistribution = uniform(low, high).to_event(1)
+        from pyro_mbde.density.copula import GaussianCopula
+        from pyro_mbde.density.marginals import Marginal
+        from pyro_mbde.density.mixed_base import MixedBase
+        from pyro_mbde.tables.marginals import correlation_matrix, density_table
+
+        marginals = []
+        for column in self.columns:
+            table = [torch.as_tensor(part, dtype=self.dtype) for part in density_table(column)]
+            share = column.missing_share or 0.0
+            marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
+        dependence = None
+        if self.correlations:
+            dependence = GaussianCopula(correlation_matrix(self.columns, self.correlations))
+        base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base
 
-    def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:
-        """Returns the table as rows in the modelled units.
+    def to_tensor(self, frame: pd.DataFrame) -> Tensor:
+        """Returns the table as rows: one coordinate for each column.
 
-        A density cannot follow spikes, so whole numbers are spread evenly over the unit above them; :meth:`to_frame`
-        rounds them down again. Columns that the schema does not name are left out. Values that a column cannot hold are
-        moved, or their rows left out, as the column says; a warning counts them, for the table's owner alone. It also
-        names columns whose values are all rounded where released ones will not be.
+        Real numbers are in the modelled units, whole numbers are themselves, a level is its place in ``levels``, a
+        boolean 0 or 1, a date the number of units since ``low``. Columns that the schema does not name are left out;
+        names of the table that are no texts are compared as texts. Values that a column cannot hold are moved, or their
+        rows left out, as the column says, and so are rows that violate a constraint or do not meet the condition; a
+        warning counts them, for the table's owner alone. It also names columns whose values are all rounded where
+        released ones will not be.
 
         Privacy:
             Errors and warnings tell column names and counts, never a value: names in the schema, and those of the table
@@ -170,41 +255,28 @@ class Schema:
 
         Args:
             frame: the table.
-            seed: of the spreading; ``None`` draws from torch's global generator.
 
         Returns:
             Tensor of shape ``(n, d)`` and type :attr:`dtype`, inside the support of :meth:`base`. n is the number of
             rows that were kept, which may be 0.
 
         Raises:
-            TypeError: ``frame`` is not a DataFrame, or a column holds something else than real numbers.
+            TypeError: ``frame`` is not a DataFrame, or a column holds something of another kind.
             ValueError: a column is missing or repeated, or has values that it refuses.
         """
-        import pandas as pd
-
-        seed = check_seed(seed)
-        if not isinstance(frame, pd.DataFrame):
-            raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__))
-        frame = frame.rename(columns=same_names(self.names, frame.columns))
-        check_form(frame, self.names)
-        cells = [apply_policies(column, frame[column.name]) for column in self.columns]
-        if refused := [problem for one in cells for problem in one.refused]:
-            raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
-        kept = np.logical_and.reduce([one.kept for one in cells])
-        if notes := [note for one in cells for note in one.notes]:
-            if not kept.all():
-                notes.append(f"{int(kept.sum()):,} of {len(kept):,} rows are left.")
-            warnings.warn("\n  ".join(["Notes on the table and its schema:", *notes, _CORRECT, OWNER]), stacklevel=2)
+        read = self._read(frame)
         low, high = self._box()
-        with seeded(seed):
-            modelled = [
-                column._to_modelled(torch.from_numpy(one.values[kept]))
-                for column, one in zip(self.columns, cells, strict=True)
-            ]
-        return torch.stack(modelled, -1).to(self.dtype).clamp(low, high)
+        modelled = [
+            column.of_kind.modelled(column, codes) for column, codes in zip(self.columns, read.codes.T, strict=True)
+        ]
+        rows = torch.from_numpy(np.stack(modelled, -1)).to(self.dtype).clamp(low, high)
+        rows = torch.where(torch.from_numpy(read.missing), low - (high - low), rows)
+        rows, notes = self._meeting_predicates(rows)
+        self._warn([*read.notes, *notes], len(rows), read.num_rows)
+        return rows
 
     def to_frame(self, rows: Any) -> pd.DataFrame:
-        """Turns rows in the modelled units into a table in its own: rounded, and clipped into the public ranges.
+        """Turns rows into a table in its own units: rounded, and clipped into the public ranges.
 
         Privacy:
             Post-processing: of draws that may be handed out, so may be the table.
@@ -213,10 +285,72 @@ class Schema:
             rows: tensor or array of shape ``(n, d)``, or ``(n, k, d)`` for n batches of k rows.
 
         Returns:
-            The table, rows of batches one below another; whole numbers are of type int64.
+            The table, rows of batches one below another. Columns are of type float64, int64, category, bool or
+            datetime64; whole numbers and booleans with missing values of pandas' Int64 and boolean.
         """
         import pandas as pd
 
+        array = self._checked_rows(rows)
+        cells = {}
+        for column, values in zip(self.columns, array.T, strict=True):
+            kind, (low, high) = column.of_kind, column.modelled_range
+            # A missing value is as far below the range as it is wide.
+            missing = values < low - (high - low) / 2 if column.keeps_missing else None
+            cells[column.name] = kind.write(column, kind.from_modelled(column, values), missing)
+        return pd.DataFrame(cells)
+
+    def _read(self, frame: pd.DataFrame) -> Rows:
+        """The table's rows as codes; raises for tables of another form, and for what the schema refuses."""
+        import pandas as pd
+
+        if not isinstance(frame, pd.DataFrame):
+            remedy = "Pass frame.to_pandas()." if hasattr(frame, "to_pandas") else ""
+            raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__, remedy))
+        frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
+        frame = frame.rename(columns=same_names(self.names, frame.columns))
+        check_form(frame, self.names)
+        readings = [column.of_kind.read(column, frame[column.name]) for column in self.columns]
+        unreadable = [
+            f"column {column.name!r}: {reading.unreadable}"
+            for column, reading in zip(self.columns, readings, strict=True)
+            if reading.unreadable is not None and len(frame)
+        ]
+        if unreadable:
+            lead = "The table must hold what its schema says, numbers, levels or dates:"
+            raise TypeError("\n  ".join([lead, *unreadable, OWNER]))
+        cells = [apply_policies(*one) for one in zip(self.columns, readings, strict=True)]
+        if refused := [problem for one in cells for problem in one.refused]:
+            raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
+        warn_of_stated_statistics(self.columns, readings, stacklevel=4)
+        kept = np.logical_and.reduce([one.kept for one in cells])
+        codes = np.stack([one.codes[kept] for one in cells], -1)
+        missing = np.stack([one.missing[kept] for one in cells], -1)
+        return Rows(codes, missing, [note for one in cells for note in one.notes], len(kept))
+
+    def _meeting_predicates(self, rows: Tensor) -> tuple[Tensor, list[str]]:
+        """Rows that no predicate forbids, and what was left out."""
+        if not self.predicates:
+            return rows, []
+        from pyro_mbde.density.predicates import evaluate
+
+        named = [*(f"constraint {text!r} does" for text in self.constraints), f"condition {self.condition!r} does"]
+        kept, notes = torch.ones(len(rows), dtype=torch.bool), []
+        for predicate, text in zip(self.predicates, named, strict=False):
+            holds = evaluate(predicate, rows)
+            num_others = int((~holds).sum())
+            if num_others:
+                notes.append(f"{text} not hold for {counted(num_others, 'row')} of {len(rows):,}: left out.")
+            kept &= holds
+        return rows[kept], notes
+
+    def _warn(self, notes: list[str], num_kept: int, num_rows: int) -> None:
+        if not notes:
+            return
+        left = [f"{num_kept:,} of {num_rows:,} rows are left."] if num_kept < num_rows else []
+        text = "\n  ".join(["Notes on the table and its schema:", *notes, *left, _CORRECT, OWNER])
+        warnings.warn(text, stacklevel=3)
+
+    def _checked_rows(self, rows: Any) -> Numbers:
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)
         num_columns = len(self.columns)
         if array.ndim not in (2, 3) or array.shape[-1] != num_columns:
@@ -225,37 +359,45 @@ class Schema:
         array = array.reshape(-1, num_columns)
         if not np.isfinite(array).all():
             raise ValueError("rows must be finite, got NaN or infinite values.")
-        return pd.DataFrame(
-            {column.name: column._to_natural(values) for column, values in zip(self.columns, array.T, strict=True)}
-        )
+        return array
 
     def _box(self) -> tuple[Tensor, Tensor]:
         low, high = torch.tensor([column.modelled_range for column in self.columns], dtype=self.dtype).unbind(-1)
         return low, high
 
 
-def _check_keys(subject: str, content: Mapping[str, Any], known: list[str], required: list[str]) -> None:
-    for key in content:
-        if key not in known:
-            close = get_close_matches(str(key), known, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{subject} must have keys among {', '.join(known)}, got the key {key!r}.{hint}")
-    for key in required:
-        if key not in content:
-            raise ValueError(f"{subject} must have the key {key!r}, which is not there.")
+#: Keys of a schema, as files have them.
+SCHEMA_KEYS = ("columns", "correlations", "constraints", "condition", "public_rows")
 
 
-def _read_column(subject: str, entry: Any) -> Column:
-    if not isinstance(entry, Mapping):
-        raise TypeError(argument_error(subject, "be a table of name, low and high", entry))
-    if isinstance(name := entry.get("name"), str) and name:
-        subject = f"column {name!r}"
-    required = [field.name for field in fields(Column) if field.default is MISSING]
-    _check_keys(subject, entry, [field.name for field in fields(Column)], required)
-    return Column(**entry)
+def _correlations(given: Any, columns: tuple[Column, ...]) -> Iterable[Correlation]:
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        remedy = "In TOML, write [[correlations]], with two brackets on each side."
+        raise TypeError(argument_error("correlations", "be a list of tables", given, remedy))
+    kinds = {column.name: column.kind for column in columns}
+    seen: set[frozenset[str]] = set()
+    for one in given:
+        if isinstance(one, Mapping):
+            check_keys("correlation", one, ["columns", "value"], ["columns", "value"])
+            one = (one["columns"], one["value"])
+        try:
+            pair, value = one
+            first, second = pair
+        except (TypeError, ValueError):
+            raise TypeError(argument_error("correlations", "have two columns and a value each", one)) from None
+        subject = f"correlation of {first!r} and {second!r}"
+        for name in (first, second):
+            if name not in kinds:
+                raise ValueError(f"{subject} must be of columns of the schema, which are {list(kinds)}.")
+            if kinds[name] == "category" and sum(one.name == name and len(one.levels or ()) > 2 for one in columns):
+                raise ValueError(f'{subject} must be of columns with an order. Declare kind = "ordered" for {name!r}.')
+        if first == second or frozenset((first, second)) in seen:
+            raise ValueError(f"{subject} must be of two columns, and each pair there once.")
+        seen.add(frozenset((first, second)))
+        value = check_number(subject, value, "be in (-1, 1)", lambda number: -1 < number < 1)
+        yield Correlation((first, second), value)
 
 
-_IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
 _CORRECT = (
     "If a public source (the codebook) says otherwise, correct the schema by it and fit again; never fit the schema to "
     "these counts."

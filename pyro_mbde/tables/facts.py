@@ -1,0 +1,350 @@
+"""What a schema may state about a column: read into numbers, and checked. Public, as all of a schema."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pyro_mbde._checks import argument_error, check_number, shown
+
+if TYPE_CHECKING:
+    from pyro_mbde.tables.columns import Column
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+#: Ways to state how a column is distributed. A column has at most one of them; ``sd`` goes with ``mean``.
+WAYS = ("mean", "quantiles", "shares", "histogram", "distribution")
+LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime")
+#: Levels, shares and bins that one column may have.
+MAX_ENTRIES = 1000
+#: How far from 1 shares may add up to, as printed shares are rounded.
+MAX_ROUNDING = 0.01
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+class Range(NamedTuple):
+    """The allowed values of a column of numbers or dates, which are codes from 0.
+
+    Attributes:
+        low: smallest, in the table's units.
+        high: largest, which is allowed too.
+        whole: whether values are whole numbers.
+        logarithmic: whether ln(1 + x) is modelled.
+    """
+
+    low: float
+    high: float
+    whole: bool
+    logarithmic: bool
+
+    def modelled(self, values: Any) -> Any:
+        """Values in the units of the edges: ln(1 + x) for real columns of that scale; whole numbers as they are."""
+        return np.log1p(values) if self.logarithmic and not self.whole else values
+
+    def natural(self, values: Any) -> Any:
+        """Values in the table's units: the inverse of :meth:`modelled`."""
+        return np.expm1(values) if self.logarithmic and not self.whole else values
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """First and last edge: whole numbers fill the unit above them."""
+        return float(self.modelled(self.low)), float(self.modelled(self.high)) + self.whole
+
+
+def range_of(column: Column) -> Range:
+    """Returns the allowed values of a column of numbers or dates."""
+    if column.kind in DATE_KINDS:
+        return Range(0.0, float(code_of_date(column, "high", column.high)), True, False)
+    whole, logarithmic = column.kind == "integer", column.scale == "log1p"
+    return Range(float(column.low or 0.0), float(column.high or 0.0), whole, logarithmic)
+
+
+def check_facts(column: Column) -> None:
+    """Raises unless what a column states of its distribution is one way, possible, and fits its kind.
+
+    Args:
+        column: its kind, range and levels are checked already.
+
+    Raises:
+        TypeError: something is not a number, a date or a table.
+        ValueError: two ways are stated, or one that the column cannot have.
+    """
+    stated = [way for way in WAYS if getattr(column, way) is not None]
+    if column.sd is not None and column.mean is None:
+        raise ValueError(argument_error("sd", "come with a mean", column.sd, "State both, or leave both out."))
+    if len(stated) > 1:
+        remedy = "Keep the one that is known best."
+        found = " and ".join(stated)
+        raise ValueError(f"column must state its distribution in one way, got {found}. {remedy}")
+    if not stated:
+        return
+    way = stated[0]
+    allowed = ways_of(column.kind)
+    if way not in allowed:
+        remedy = f"A column of kind {column.kind} may state {' or '.join(allowed)}."
+        raise ValueError(argument_error(way, f"be left out for the kind {column.kind}", getattr(column, way), remedy))
+    if way == "mean":
+        read_mean(column)
+    elif way == "quantiles":
+        read_quantiles(column)
+    elif way == "histogram":
+        read_histogram(column)
+    elif way == "distribution":
+        from pyro_mbde.tables.stated_laws import read_distribution
+
+        read_distribution(column)
+    elif column.kind in LEVEL_KINDS:
+        read_level_shares(column)
+    else:
+        read_number_shares(column)
+
+
+def ways_of(kind: str) -> tuple[str, ...]:
+    """Returns the ways in which a column of a kind may state its distribution."""
+    if kind in LEVEL_KINDS:
+        return ("shares",)
+    return WAYS if kind == "integer" else tuple(way for way in WAYS if way != "shares")
+
+
+def read_mean(column: Column) -> tuple[float, float | None]:
+    """Returns mean and standard deviation in the table's units, of dates as codes."""
+    mean, span = read_value(column, "mean", column.mean), range_of(column)
+    if not span.low < mean < span.high:
+        raise ValueError(argument_error("mean", f"be between {_ends(column)}, not at an end", _plain(column.mean)))
+    if column.sd is None:
+        return mean, None
+    sd = check_number("sd", column.sd, "be above 0 and finite", lambda value: 0 < value < math.inf)
+    return mean, sd
+
+
+def read_quantiles(column: Column) -> tuple[Numbers, Numbers]:
+    """Returns levels and values of the distribution function: it rises from 0 to 1 over them.
+
+    Between two values the law is uniform. Values are edges in the table's units; the quantile n of a column of whole
+    numbers is the edge n + 1. Several levels at one whole number are the mass of that number.
+    """
+    span, given = range_of(column), _table("quantiles", column.quantiles)
+    pairs = sorted((_level(key), read_value(column, f"quantiles[{key}]", value)) for key, value in given.items())
+    if len({level for level, _ in pairs}) < len(pairs):
+        raise ValueError(argument_error("quantiles", "have different levels", list(given)))
+    for (level, value), (later, above) in zip([(0.0, span.low), *pairs], [*pairs, (1.0, span.high)], strict=True):
+        if value > above:
+            found = f"{shown(value)} at {shown(level)} and {shown(above)} at {shown(later)}"
+            raise ValueError(f"quantiles must rise within {_ends(column)}, got {found}.")
+        if value == above and not span.whole:
+            remedy = (
+                "A column of real numbers has no such atoms: leave out one of the two levels (0 is the level of low, 1 "
+                "that of high), or state a histogram with a narrow bin there."
+            )
+            found = f"{shown(value)} at both {shown(level)} and {shown(later)}"
+            raise ValueError(f"quantiles must be different values at different levels, got {found}. {remedy}")
+    if not span.whole:
+        points = [(0.0, span.low), *pairs, (1.0, span.high)]
+        return np.array([level for level, _ in points]), np.array([value for _, value in points])
+    # P(X <= v) = level, which is the edge v + 1. Of several levels at v, the lowest is P(X <= v - 1) unless that is
+    # stated; the end of the range has the level 1.
+    levels = {span.low: 0.0}
+    for value in sorted({value for _, value in pairs}):
+        own = [level for level, other in pairs if other == value] + ([1.0] if value == span.high else [])
+        if len(own) > 1:
+            levels.setdefault(value, own[0])
+        levels[value + 1] = own[-1]
+    levels[span.high + 1] = 1.0
+    edges = sorted(levels)
+    return np.array([levels[edge] for edge in edges]), np.array(edges)
+
+
+def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
+    """Returns edges, in the table's units, and the shares between them; whole numbers end at ``high + 1``."""
+    span, given = range_of(column), _table("histogram", column.histogram)
+    if set(given) != {"edges", "shares"}:
+        raise ValueError(argument_error("histogram", "have the keys edges and shares", sorted(map(str, given))))
+    for part in ("edges", "shares"):
+        if isinstance(given[part], str) or not isinstance(given[part], Sequence | np.ndarray):
+            raise TypeError(argument_error(f"histogram {part}", "be a list", given[part]))
+    if len(given["edges"]) != len(given["shares"]) + 1 or not len(given["shares"]):
+        found = f"{len(given['edges'])} edges and {len(given['shares'])} shares"
+        raise ValueError(f"histogram must have one edge more than shares, got {found}.")
+    edges = np.array([read_value(column, "histogram edges", edge, free=True) for edge in given["edges"]])
+    if span.whole:  # the first whole number of a bin; the last bin may be given with or without its last number
+        edges = np.ceil(edges)
+        edges[-1] += edges[-1] == span.high
+    last = span.high + span.whole
+    if edges[0] != span.low or edges[-1] != last:
+        found = f"{_plain(given['edges'][0])} and {_plain(given['edges'][-1])}"
+        raise ValueError(f"histogram edges must start and end at the ends of the range {_ends(column)}, got {found}.")
+    if not (np.diff(edges) > 0).all():
+        where = int(np.argmax(np.diff(edges) <= 0))
+        found = f"{_plain(given['edges'][where])} before {_plain(given['edges'][where + 1])}"
+        holding = ", with a whole number in each bin" if span.whole else ""
+        raise ValueError(f"histogram edges must rise{holding}, got {found}.")
+    shares = np.array([_share("histogram shares", share, zero=True) for share in given["shares"]])
+    return edges, _summing_to_one("histogram shares", shares)
+
+
+def read_level_shares(column: Column) -> Numbers:
+    """Returns the share of each level, in order."""
+    given = _table("shares", column.shares)
+    levels: list[Any] = [False, True] if column.kind == "boolean" else list(column.levels or ())
+    found: dict[int, float] = {}
+    for key, share in given.items():
+        place = _place_of_level(column.kind, key, levels)
+        if place is None:
+            names = ["false", "true"] if column.kind == "boolean" else [str(level) for level in levels]
+            raise ValueError(argument_error("shares", "name levels of the column", key, _hint(str(key), names)))
+        if place in found:
+            raise ValueError(argument_error("shares", "name each level once", key))
+        found[place] = _share(f"shares[{key}]", share)
+    if left := [str(level).lower() if column.kind == "boolean" else level for level in levels]:
+        left = [level for place, level in enumerate(left) if place not in found]
+        if left:
+            raise ValueError(argument_error("shares", f"give a share to every level, and to {left[0]!r} too", given))
+    return _summing_to_one("shares", np.array([found[place] for place in range(len(levels))]))
+
+
+def read_number_shares(column: Column) -> tuple[dict[int, float], float]:
+    """Returns the shares of some whole numbers, and that of each other allowed number."""
+    span, shares = range_of(column), {}
+    for key, share in _table("shares", column.shares).items():
+        value = _number(key)
+        if value is None or not value.is_integer() or not span.low <= value <= span.high:
+            raise ValueError(argument_error("shares", f"name whole numbers within {_ends(column)}", key))
+        if int(value) in shares:
+            raise ValueError(argument_error("shares", "name each number once", key))
+        shares[int(value)] = _share(f"shares[{key}]", share)
+    others, total = int(span.high - span.low) + 1 - len(shares), math.fsum(shares.values())
+    if not others:
+        values = _summing_to_one("shares", np.array(list(shares.values())))
+        return dict(zip(shares, values.tolist(), strict=True)), 0.0
+    if total > 1 - 1e-9:
+        remedy = "Lower them, or name every number that is allowed."
+        wanted = f"leave something for the {others:,} other numbers within {_ends(column)}"
+        raise ValueError(f"shares must {wanted}, got the sum {shown(total)}. {remedy}")
+    return shares, (1 - total) / others
+
+
+def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> float:
+    """Returns a value in the table's units, of a date as a code; within the range unless ``free``."""
+    if column.kind in DATE_KINDS:
+        number = float(code_of_date(column, name, value))
+    else:
+        number = check_number(name, value, "be finite", math.isfinite)
+    span = range_of(column)
+    if not free and not span.low <= number <= span.high:
+        raise ValueError(argument_error(name, f"be within {_ends(column)}", _plain(value)))
+    if span.whole and not free and not number.is_integer() and name != "mean":
+        raise ValueError(argument_error(name, "be a whole number", value))
+    return number
+
+
+def code_of_date(column: Column, name: str, value: Any) -> int:
+    """Returns how many units of a date column's resolution a date is after ``low``."""
+    unit = column.resolution or ("day" if column.kind == "date" else "minute")
+    start, then = _moment("low", column.low), _moment(name, value)
+    if unit == "year":
+        return then.year - start.year
+    if unit == "month":
+        return 12 * (then.year - start.year) + then.month - start.month
+    # Floor division of whole seconds: from the beginning of the unit that low is in.
+    begin = start.replace(microsecond=0, second=0 if unit != "second" else start.second)
+    begin = begin.replace(
+        minute=0 if unit in ("hour", "day") else begin.minute, hour=0 if unit == "day" else begin.hour
+    )
+    passed = then - begin
+    return (passed.days * 86400 + passed.seconds) // _SECONDS[unit]
+
+
+def _moment(name: str, value: Any) -> datetime:
+    """A date as a moment without a time zone (in UTC, where it states one)."""
+    moment = value
+    if isinstance(value, str):
+        text = value.strip() + {4: "-01-01", 7: "-01"}.get(len(value.strip()), "")  # 2026 and 2026-11
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(argument_error(name, "be a date, as in 2026-11-30", value)) from None
+    elif isinstance(value, np.datetime64):
+        moment = value.astype("datetime64[s]").item()
+    if isinstance(moment, datetime):
+        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    if isinstance(moment, date):
+        return datetime(moment.year, moment.month, moment.day)
+    raise TypeError(argument_error(name, "be a date, as in 2026-11-30", value))
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """Returns a sentence with the name that was probably meant, or an empty text."""
+    folded = {name.casefold(): name for name in known}
+    close = get_close_matches(word.casefold(), folded, 1)
+    return f"Did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    few = f"They are {', '.join(map(repr, known[:8]))}{', ...' if len(known) > 8 else ''}."
+    return did_you_mean(word, known) or few
+
+
+def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
+    text = str(key).strip()
+    if kind == "boolean":
+        return 1 if text.casefold() in _TRUE else 0 if text.casefold() in _FALSE else None
+    texts = [str(level) for level in levels]
+    return texts.index(text) if text in texts else None
+
+
+def _table(name: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        example = {"histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}", "shares": "{yes = 0.3, no = 0.7}"}
+        remedy = f"For example {example.get(name, '{0.25 = 10, 0.75 = 30}')}."
+        raise TypeError(argument_error(name, "be a table", value, remedy))
+    if not 1 <= len(value) <= MAX_ENTRIES:
+        raise ValueError(f"{name} must have 1 to {MAX_ENTRIES:,} entries, got {len(value):,}.")
+    return value
+
+
+def _level(key: Any) -> float:
+    level = _number(key)
+    if level is None or not 0 < level < 1:
+        raise ValueError(argument_error("quantiles", "have levels between 0 and 1, as 0.5 for the median", key))
+    return level
+
+
+def _number(key: Any) -> float | None:
+    """The number that a key is; keys of TOML and JSON are text."""
+    try:
+        number = float(key)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and not isinstance(key, bool) else None
+
+
+def _share(name: str, value: Any, *, zero: bool = False) -> float:
+    constraint = "be a share, from 0 to 1" if zero else "be a share above 0, at most 1"
+    remedy = "" if zero else "A level that cannot occur is left out of levels."
+    return check_number(name, value, constraint, lambda v: (v >= 0 if zero else v > 0) and v <= 1, remedy=remedy)
+
+
+def _summing_to_one(name: str, shares: Numbers) -> Numbers:
+    total = math.fsum(shares)
+    if not abs(total - 1) <= MAX_ROUNDING + 1e-12:
+        remedy = "Divide by 100 what is in percent." if 100 - 1 <= total <= 100 + 1 else ""
+        raise ValueError(
+            f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}. {remedy}".strip()
+        )
+    return shares / total
+
+
+def _ends(column: Column) -> str:
+    low, high = _plain(column.low), _plain(column.high)
+    if column.kind in DATE_KINDS:
+        return f"[{low}, {high}]"
+    return f"[{float(low):.15g}, {float(high):.15g}]"
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, date) else value

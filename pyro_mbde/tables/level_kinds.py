@@ -1,0 +1,217 @@
+"""Columns of levels: categories with and without an order, and booleans."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import unicodedata
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from pyro_mbde._checks import argument_error
+from pyro_mbde.tables.cells import present_cells
+from pyro_mbde.tables.kinds import Described, Flags, Kind, Numbers, Odd, Reading, by_distinct_cell, put
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_LEVELS = 10_000
+#: Levels that a message lists.
+_MAX_SHOWN = 8
+_FALSE, _TRUE = ("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1")
+_BLANK, _UNKNOWN = -1, -2
+
+
+class Lookup:
+    """The code of a level by its text; where that is none, by its number, so that 1, 1.0 and "1" are one level.
+
+    Blanks around a text do not count, nor in which of two forms Unicode has an accent. "01" and "1" are two levels,
+    and cells are then told apart by their text alone.
+
+    Args:
+        levels: all of them, in order.
+    """
+
+    def __init__(self, levels: Sequence[Any]) -> None:
+        self._texts = {text_of(level): code for code, level in enumerate(levels)}
+        self._numbers: dict[float, int | None] = {}
+        for code, level in enumerate(levels):
+            if (number := _number(level)) is not None:
+                self._numbers[number] = None if number in self._numbers else code
+
+    def __call__(self, cell: Any) -> int | None:
+        """Returns the code, or None where the cell is not a level."""
+        if (code := self._texts.get(text_of(cell))) is not None:
+            return code
+        number = _number(cell)
+        return None if number is None else self._numbers.get(number)
+
+
+def text_of(value: Any) -> str:
+    """Returns a level or cell as it is compared: without blanks around it, 1.0 as 1.
+
+    Example:
+        >>> text_of(" ward 3 "), text_of(1.0), text_of(0.5)
+        ('ward 3', '1', '0.5')
+    """
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return unicodedata.normalize("NFC", str(value)).strip()
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value) if isinstance(value, str | numbers.Real | Decimal | np.bool_) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+class Category(Kind):
+    """Levels without an order; the code of a level is its place in the list."""
+
+    name, distribution = "category", "category"
+    takes, needs = (), ("levels",)
+    _ordered: ClassVar[bool] = False
+
+    def check(self, column: Described) -> None:
+        """Checks the levels."""
+        put(column, levels=_check_levels(column.levels))
+
+    def edges(self, column: Described) -> tuple[float, float]:
+        """0 and the number of levels."""
+        return 0.0, float(len(self._levels(column)))
+
+    def code(self, column: Described, value: Any) -> float:
+        """The place of a level."""
+        code = self._lookup(column)(value)
+        if code is None:
+            raise ValueError(argument_error("value", f"be {self.allowed(column)}", value))
+        return float(code)
+
+    def value(self, column: Described, code: float) -> Any:
+        """The level of a place."""
+        return self._levels(column)[int(code)]
+
+    def read(self, column: Described, series: pd.Series[Any]) -> Reading:
+        """Codes of the cells; blank ones are missing."""
+        lookup = self._lookup(column)
+
+        def convert(cell: Any) -> int:
+            code = lookup(cell)
+            if code is None:
+                return _BLANK if isinstance(cell, str) and not cell.strip() else _UNKNOWN
+            return code
+
+        codes = np.array(by_distinct_cell(series, present_cells(series), convert, _BLANK), dtype=np.float64)
+        unknown = Odd(codes == _UNKNOWN, f"not {self.allowed(column)}", None)
+        return Reading(codes, codes == _BLANK, (unknown,))
+
+    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+        """A categorical column with all levels, in order."""
+        import pandas as pd
+
+        places = codes.astype(np.int64)
+        if missing is not None:
+            places[missing] = -1
+        levels = list(self._levels(column))
+        return pd.Categorical.from_codes(places, categories=levels, ordered=self._ordered)
+
+    def allowed(self, column: Described) -> str:
+        """The first levels."""
+        return f"one of {listed(self._levels(column))}"
+
+    def _levels(self, column: Described) -> tuple[Any, ...]:
+        assert column.levels is not None
+        return column.levels
+
+    def _lookup(self, column: Described) -> Any:
+        return Lookup(self._levels(column))
+
+
+class Ordered(Category):
+    """Levels in an order, from the lowest."""
+
+    name, distribution = "ordered", "ordered"
+    _ordered = True
+
+
+class Boolean(Category):
+    """False and True, with codes 0 and 1; ``levels`` gives other words for them."""
+
+    name, distribution = "boolean", "category"
+    takes, needs = ("levels",), ()
+
+    def check(self, column: Described) -> None:
+        """Checks the two words, if there are any."""
+        if column.levels is not None:
+            words = _check_levels(column.levels)
+            if len(words) != 2:
+                wanted = "be two words, that of False and that of True"
+                raise ValueError(argument_error("levels", wanted, list(words), "Of others, declare a category."))
+            put(column, levels=words)
+
+    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+        """A column of bool, or of nullable booleans with missing values."""
+        import pandas as pd
+
+        cells = codes == 1
+        return cells if missing is None else pd.arrays.BooleanArray(cells, missing.copy())
+
+    def allowed(self, column: Described) -> str:
+        """The two words."""
+        return f"one of {listed(column.levels)}" if column.levels is not None else "true or false"
+
+    def _levels(self, column: Described) -> tuple[Any, ...]:
+        return (False, True)
+
+    def _lookup(self, column: Described) -> Any:
+        if column.levels is None:
+            return _boolean
+        lookup = Lookup(column.levels)
+        return lambda cell: int(cell) if isinstance(cell, bool | np.bool_) else lookup(cell)
+
+
+def _boolean(cell: Any) -> int | None:
+    number = _number(cell)
+    if number is not None:
+        return int(number) if number in (0, 1) else None
+    text = text_of(cell).casefold()
+    return 0 if text in _FALSE else 1 if text in _TRUE else None
+
+
+def listed(levels: Sequence[Any]) -> str:
+    """Returns the first levels, and how many more there are."""
+    shown = ", ".join(repr(level) for level in levels[:_MAX_SHOWN])
+    return shown if len(levels) <= _MAX_SHOWN else f"{shown} and {len(levels) - _MAX_SHOWN:,} more"
+
+
+def _check_levels(given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(argument_error("levels", "be a list of texts or numbers", given))
+    levels = tuple(level.strip() if isinstance(level, str) else level for level in given)
+    places: dict[str, int] = {}
+    for place, level in enumerate(levels):
+        if isinstance(level, bool | np.bool_):
+            remedy = 'Declare kind = "boolean" and leave levels out, or write them as texts.'
+            raise TypeError(argument_error("levels", "be texts or numbers", level, remedy))
+        if not isinstance(level, str | int | float):
+            raise TypeError(argument_error("levels", "be texts or numbers", level))
+        if isinstance(level, float) and not math.isfinite(level):
+            remedy = 'To keep missing values, write missing = "level".'
+            raise ValueError(argument_error("levels", "be finite numbers", level, remedy))
+        text = text_of(level)
+        if not text:
+            remedy = 'Blank cells are missing: write missing = "level" to keep them.'
+            raise ValueError(argument_error("levels", "not be blank", level, remedy))
+        other = levels[places.setdefault(text, place)]
+        if places[text] != place:
+            raise ValueError(f"levels must differ from one another, got {other!r} and {level!r}. Leave out one.")
+    if not 2 <= len(levels) <= MAX_LEVELS:
+        found = f"{len(levels):,} levels"
+        remedy = "Leave out a column that is always the same." if len(levels) < 2 else "Group them by a public rule."
+        raise ValueError(f"levels must be 2 to {MAX_LEVELS:,}, got {found}. {remedy}")
+    return levels
