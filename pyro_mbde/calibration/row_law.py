@@ -1,4 +1,4 @@
-r"""The law of one row of a batch, whatever the others are: its density is that of the base times a function of u. Private.
+r"""The law of one row of a batch, whatever the others are: the base times a function of its score. Private.
 
 A batch of k rows is accepted by the sum of their scores u. Given one row, the sum of the others has a law of its own,
 which does not depend on where the row lies. So the row's log-density is that of the base plus

@@ -72,9 +72,7 @@ def associations(columns: Sequence[Ordered]) -> list[Association]:
     Args:
         columns: one by one.
     """
-    return [
-        _association(one, other) for place, one in enumerate(columns) for other in columns[place + 1 :]
-    ]
+    return [_association(one, other) for place, one in enumerate(columns) for other in columns[place + 1 :]]
 
 
 def recovered(found: Sequence[Association]) -> Recovered | None:
@@ -98,9 +96,7 @@ def _association(one: Ordered, other: Ordered) -> Association:
         sizes = one.levels.size, other.levels.size
         at_table, at_base = (one.levels.table, other.levels.table), (one.levels.base, other.levels.base)
         table = None if at_table[0] is None or at_table[1] is None else _cramers_v(at_table[0], at_table[1], sizes)
-        return Association(
-            names, LEVELS, table, _cramers_v(*at_base, sizes, weights), _cramers_v(*at_base, sizes)
-        )
+        return Association(names, LEVELS, table, _cramers_v(*at_base, sizes, weights), _cramers_v(*at_base, sizes))
     if one.levels is None and other.levels is None:
         first, second = one.samples, other.samples
         table = None if first.table is None or second.table is None else rank_correlation(first.table, second.table)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyro_mbde._checks import counted
-from pyro_mbde.releases.card_words import column_values, percent, round_up, short_number
+from pyro_mbde.releases.card_words import column_end, column_values, percent, round_up, short_number
 
 _WIDTH = 100
 
@@ -67,7 +67,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading("Columns")
     yield from _table(
         ["name", "from", "to", "values"],
-        [[of["name"], _end(of["low"]), _end(of["high"]), column_values(of)] for of in card["columns"]],
+        [[of["name"], column_end(of, "low"), column_end(of, "high"), column_values(of)] for of in card["columns"]],
     )
     tolerance = density["tolerance"]
     tolerance = "" if tolerance is None else f", normaliser within {round_up(tolerance)} of 0"
@@ -81,6 +81,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
             "Spent, with this release": f"{_cost(spent)} ({spent['rule']})",
             "Left": f"ε = {short_number(account['epsilon_left'])}",
             "Public base": density["base_text"],
+            "What the base knew": density.get("base_knowledge", ""),
             "Units of the base": density.get("base_units", ""),
             "Tilt": f"in [{short_number(density['tilt_low'])}, {short_number(density['tilt_high'])}] nats, "
             f"skew {short_number(density['skew'])}, {density['form']}{tolerance}",
@@ -101,10 +102,6 @@ def _of_one(batches: Mapping[str, Any] | None) -> str:
 
 def _cost(of: Mapping[str, Any]) -> str:
     return f"ε = {round_up(of['epsilon'])}, δ = {round_up(of['delta'])}"
-
-
-def _end(value: float | None) -> str:
-    return "no limit" if value is None else short_number(value)
 
 
 def _heading(text: str) -> list[str]:

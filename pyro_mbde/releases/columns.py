@@ -179,8 +179,8 @@ def _of_marginal(name: str, marginal: Marginal) -> ReleasedColumn:
     if kind in ("category", "ordered"):
         levels = tuple(map(str, range(round(marginal.high) + 1)))
         return ReleasedColumn(name, None, None, whole, kind=kind, levels=levels, may_be_missing=missing)
-    ends = (readable(torch.tensor(end, dtype=marginal.edges.dtype)) for end in (marginal.low, marginal.high))
-    return ReleasedColumn(name, *ends, whole, kind=kind, may_be_missing=missing)
+    low, high = (readable(torch.tensor(end, dtype=marginal.edges.dtype)) for end in (marginal.low, marginal.high))
+    return ReleasedColumn(name, low, high, whole, kind=kind, may_be_missing=missing)
 
 
 def _check_schema(base: Distribution, schema: Schema) -> None:
@@ -210,7 +210,9 @@ def _check_marginals(base: MixedBase, schema: Schema) -> None:
         raise _not_its_schema(f"{len(schema.columns)} columns for a base of {len(base.marginals)}")
     for column, marginal in zip(schema.columns, base.marginals, strict=True):
         if column.of_kind.distribution != marginal.kind:
-            raise _not_its_schema(f"the kind {column.kind!r} for {column.name!r}, which the base has as {marginal.kind}")
+            raise _not_its_schema(
+                f"the kind {column.kind!r} for {column.name!r}, which the base has as {marginal.kind}"
+            )
         if column.keeps_missing != (marginal.missing_share > 0):
             has = "has missing values" if marginal.missing_share else "has no missing values"
             raise _not_its_schema(f"missing={column.missing!r} for {column.name!r}, which {has} in the base")
@@ -220,7 +222,9 @@ def _check_marginals(base: MixedBase, schema: Schema) -> None:
             raise _not_its_schema(f"{high:g} levels for {column.name!r}, of which the base has {ends[1]:g}")
         for end, edge, wanted in zip(("lower", "upper"), ends, (low, high), strict=True):
             if not abs(edge - wanted) <= _SAME_EDGE * (high - low):
-                raise _not_its_schema(f"{wanted:.12g} for the {end} edge of {column.name!r}, of which the base has {edge:.12g}")
+                raise _not_its_schema(
+                    f"{wanted:.12g} for the {end} edge of {column.name!r}, of which the base has {edge:.12g}"
+                )
 
 
 def _not_its_schema(found: str) -> ValueError:
@@ -253,7 +257,9 @@ def readable(number: Tensor) -> float:
     return float(str(number.detach().cpu().numpy()))
 
 
-def column_codes(values: Tensor, q: MollifiedExpFamily, columns: Sequence[ReleasedColumn], schema: Schema | None) -> list[Codes]:
+def column_codes(
+    values: Tensor, q: MollifiedExpFamily, columns: Sequence[ReleasedColumn], schema: Schema | None
+) -> list[Codes]:
     """Returns rows column by column as numbers: places of levels, units since the first date; NaN where missing.
 
     Numbers are in the table's own units if there is a schema.

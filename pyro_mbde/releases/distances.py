@@ -89,7 +89,8 @@ def cells_of(samples: Samples, levels: Array, *, num_levels: int | None = None, 
 
     def cells(values: Array) -> Cells:
         found = np.searchsorted(edges, values, "left").astype(np.int64)
-        return np.where(np.isnan(values), len(edges) + 1, found)
+        placed: Cells = np.where(np.isnan(values), len(edges) + 1, found)
+        return placed
 
     return ColumnCells(None if table is None else cells(table), cells(base), len(edges) + 2)
 

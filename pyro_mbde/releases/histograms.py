@@ -172,7 +172,8 @@ def count_of_units(column: ReleasedColumn) -> int:
 
 def _span(column: ReleasedColumn) -> tuple[Any, Any, str]:
     code = RESOLUTIONS[str(column.resolution)].code
-    low, high = (np.datetime64(str(end).replace(" ", "T"), code) for end in (column.low, column.high))
+    moment: Any = np.datetime64  # whose units numpy lists one by one
+    low, high = (moment(str(end).replace(" ", "T"), code) for end in (column.low, column.high))
     return low, high, code
 
 

@@ -14,9 +14,9 @@ WIDTH, HEIGHT = 300, 120
 #: least, so that a spike in the table does not flatten what the picture is about.
 _MAX_HEIGHT = 2.5
 #: Width of the bar of missing values, and of the gap before it.
-_MISSING, _GAP = 24, 18
+_MISSING, _GAP = 24, 30
 #: Of levels: height of a line, width of the names, and signs of a name that fit in.
-LINE, NAMES, _MAX_SIGNS = 18, 96, 16
+LINE, NAMES, _MAX_SIGNS = 18, 108, 16
 
 
 class Label(NamedTuple):
@@ -112,7 +112,7 @@ def level_picture(levels: LevelShares) -> Picture:
     Example:
         >>> drawn = level_picture(LevelShares(["no", "yes"], None, [0.5, 0.5], [0.75, 0.25]))
         >>> drawn.names, drawn.height, drawn.density
-        (('no', 'yes'), 36, 'M232,1V17M232,19V35')
+        (('no', 'yes'), 36, 'M236,1V17M236,19V35')
     """
     laws = {"table": levels.table, "density": levels.density, "base": levels.base}
     most = max(share for law in laws.values() if law is not None for share in law)

@@ -97,7 +97,9 @@ def predict(
     if target not in names:
         raise ValueError(argument_error("target", f"name one of the columns {names}", target))
     if len(names) < 2:
-        raise ValueError(argument_error("target", "be one of several columns", target, "There is nothing to predict from."))
+        raise ValueError(
+            argument_error("target", "be one of several columns", target, "There is nothing to predict from.")
+        )
     place = names.index(target)
     task = _Task(columns[place])
 

@@ -20,8 +20,9 @@ from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.private_files import holds_release_card, write_atomically
-from pyro_mbde.releases.card import json_values, templates
 from pyro_mbde.releases.associations import Association
+from pyro_mbde.releases.base_words import json_values
+from pyro_mbde.releases.card import templates
 from pyro_mbde.releases.columns import released_columns, row_base, schema_of
 from pyro_mbde.releases.comparison import (
     ColumnComparison,
@@ -201,7 +202,7 @@ def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int, drawn: Weighted
 
 
 def _estimated_divergence(q: MollifiedExpFamily, rows: Tensor, drawn: Weighted) -> float | None:
-    r"""Of the table to the base, by the learned log-ratio u: the mean of u over the table, less log E e^u over the base.
+    r"""Of table to base, by the learned log-ratio u: the mean of u over the table, less log E e^u over the base.
 
     Of a fixed u that is at most KL (Donsker, Varadhan. 1975); of one that was fitted to these rows it may be above.
     """
