@@ -237,7 +237,7 @@ def fit_command(
     columns = find_schema(ctx, schema)
     assert columns is not None
     train = recipe.trainer(columns.base(), seed=seed, progress=console.progress)
-    rows = columns.to_tensor(read_table(table, **csv_format), seed=seed)
+    rows = columns.to_tensor(read_table(table, **csv_format))
     model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
     if output.exists():
         _compare(console, output, model)

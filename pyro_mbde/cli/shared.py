@@ -89,7 +89,7 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
     from pyro_mbde import Schema
 
     if path is not None:
-        return Schema.from_toml(path)
+        return Schema.read(path)
     columns = config_columns(ctx)
     return None if columns is None else Schema.from_dict(columns)
 

@@ -47,9 +47,10 @@ class ColumnFeatures:
                 first = 1 if count == 2 else 0  # of two, one tells both apart
                 indicated += [(index, one.low + code) for code in range(first, count)]
             elif one.kind == "category":
-                generator = torch.Generator().manual_seed(index)
-                signs = torch.randint(2, (count, _CODE_LENGTH), generator=generator).double() * 2 - 1
-                self._codes.append((index, signs.to(device)))
+                # Numbers in binary, no two the same: bits are signs.
+                numbers = torch.randperm(2**_CODE_LENGTH, generator=torch.Generator().manual_seed(index))[:count]
+                bits = numbers.unsqueeze(1) >> torch.arange(_CODE_LENGTH) & 1
+                self._codes.append((index, (2 * bits - 1).to(device, torch.float64)))
             periodic += [(index, period) for period in one.periods]
         self._indicated, self._indicated_values = _split(indicated, device)
         self._periodic, self._periods = _split(periodic, device)

@@ -40,6 +40,10 @@ class ColumnSupport(constraints.Constraint):
         inside: Tensor = (self.low <= value) & (value <= self.high) & (~self.discrete | (value == value.round()))
         return inside | (self.has_missing & (value == self.missing_value))
 
+    def __repr__(self) -> str:
+        """Shows the ranges, which are public."""
+        return f"ColumnSupport(low={self.low.tolist()}, high={self.high.tolist()}, discrete={self.discrete.tolist()})"
+
 
 @register_distribution
 class Marginal(TorchDistribution):

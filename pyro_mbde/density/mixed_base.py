@@ -46,6 +46,10 @@ class MixedSupport(constraints.Constraint):
         inside: Tensor = self.columns.check(value).all(-1)
         return inside & holds(self.predicates, value) if self.predicates else inside
 
+    def __repr__(self) -> str:
+        """Shows the columns' ranges and how many predicates there are."""
+        return f"MixedSupport({self.columns!r}, predicates={len(self.predicates)})"
+
 
 def holds(predicates: Sequence[list[Any]], value: Tensor) -> Tensor:
     """Returns whether all predicates hold, bool of shape ``(...)`` for rows of shape ``(..., d)``."""
@@ -196,7 +200,8 @@ class MixedBase(TorchDistribution):
         num_columns = len(self.marginals)
         if not self.predicates:
             return self.from_uniforms(cube_points(num_draws, num_columns))
-        parts, missing = [self.from_uniforms(cube_points(0, num_columns))], num_draws
+        device = self.marginals[0].edges.device
+        parts, missing = [torch.empty(0, num_columns, dtype=self.dtype, device=device)], num_draws
         while missing > 0:
             proposed = self.from_uniforms(
                 cube_points(math.ceil(1.1 * missing / self.acceptance_rate) + 16, num_columns)

@@ -28,6 +28,7 @@ number                                                    meaning
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, NoReturn
@@ -37,7 +38,7 @@ from torch import Tensor
 
 #: A predicate, or a part of one.
 Node = list[Any]
-#: Levels of lists in a predicate, at most.
+#: Levels of lists in a predicate, at most. Texts are nested in at most 100 levels, which compile to fewer than this.
 MAX_DEPTH = 200
 #: How many digits a real column that is not rounded has, in the list of a leaf.
 ALL_DIGITS = "all"
@@ -114,25 +115,12 @@ def evaluate(predicate: Node, values: Tensor) -> Tensor:
     """
     match predicate:
         case ["true", condition]:
-            accepted = _truth(condition, values, 1).true
+            accepted = _truth(condition, values, 2).true
         case ["not_false", condition]:
-            accepted = ~_truth(condition, values, 1).false
+            accepted = ~_truth(condition, values, 2).false
         case _:
             _refuse(predicate)
     return accepted.expand(values.shape[:-1])
-
-
-def depth_of(node: Any) -> int:
-    """Returns how many levels of lists there are in nested lists.
-
-    Example:
-        >>> depth_of(["not", ["<", ["code", 0, -1.0], ["number", 1.0]]])
-        3
-    """
-    depth, level = 0, [node]
-    while level := [part for part in level if isinstance(part, list)]:
-        depth, level = depth + 1, [part for node in level for part in node]
-    return depth
 
 
 def _truth(node: Any, values: Tensor, depth: int) -> _Truth:
@@ -230,7 +218,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _refuse(node: Any, cause: str = "") -> NoReturn:
-    shown = repr(node)
+    shown = reprlib.repr(node)  # repr itself fails on what is nested too deeply
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     remedy = "The file may be damaged, or written by a newer version of pyro_mbde."
     raise ValueError(

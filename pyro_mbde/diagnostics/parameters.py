@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.mcmc.chains import Chains
+from pyro_mbde.tables.earlier import SpreadSchema
 from pyro_mbde.tables.schema import Schema
 
 Array = NDArray[np.float64]
@@ -53,16 +54,20 @@ def scalar_parameters(chains: Chains, sites: Iterable[str] | None = None) -> dic
 def modelled_names(schema: Schema) -> list[str]:
     """Returns what a table's columns are called in the units that they are modelled in, which chains are in.
 
-    A whole number n is spread over [n, n + 1), so that means lie half a unit above those of the table.
+    Levels and dates are in codes. In models of earlier versions a whole number n is spread over [n, n + 1), so that
+    means lie half a unit above those of the table.
 
     Example:
         >>> from pyro_mbde import Column
         >>> smoker, visits = Column("smoker", 0, 1, "integer"), Column("visits", 0, 61, "integer", "log1p")
         >>> modelled_names(Schema((Column("age", 18, 100), smoker, visits)))
-        ['age', 'smoker + [0, 1)', 'ln(1 + visits + [0, 1))']
+        ['age', 'smoker', 'visits']
     """
-    names = []
+    names, is_spread = [], isinstance(schema, SpreadSchema)
     for column in schema.columns:
+        if column.kind != "real" and not is_spread:
+            names.append(column.name)
+            continue
         spread = f"{column.name} + [0, 1)" if column.kind == "integer" else column.name
         names.append(f"ln(1 + {spread})" if column.scale == "log1p" else spread)
     return names

@@ -13,11 +13,12 @@ from torch import Tensor
 from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.tables.columns import Column
-from pyro_mbde.tables.schema import Schema
+from pyro_mbde.tables.earlier import SpreadSchema
 
 TABLE = Path(__file__).with_name("data") / "randhie.csv"
-#: Public ranges, from the experiment's design and codebook. None of it comes from the rows.
-SCHEMA = Schema(
+#: Public ranges, from the experiment's design and codebook. None of it comes from the rows. A box: the methods that are
+#: compared need densities on one.
+SCHEMA = SpreadSchema(
     (
         Column("visits", 0, 99, "integer", "log1p"),  # to a doctor in a year: 100 are not expected
         Column("coinsurance_%", 0, 100, "integer", "log1p"),  # the share of the bill that a family pays
@@ -36,7 +37,7 @@ def load_rows(seed: int | None = None) -> Tensor:
     """Reads the table and returns its rows in the modelled units, shape (n, 3).
 
     Args:
-        seed: of the spreading of whole numbers, see :meth:`~pyro_mbde.Schema.to_tensor`; ``None`` draws from torch's
+        seed: of the spreading of whole numbers, see ``SpreadSchema.to_tensor``; ``None`` draws from torch's
             global generator.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.dates import iso_text
-from pyro_mbde.tables.earlier import read_noted
+from pyro_mbde.tables.earlier import SpreadSchema, read_noted
 from pyro_mbde.tables.schema import Schema
 
 Codes = NDArray[np.float64]
@@ -97,7 +98,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
-        return columns
+        return replace(own, columns=columns.columns)  # of an earlier model, rows are read as they were written
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
         raise ValueError(
@@ -189,7 +190,7 @@ def _check_schema(base: Distribution, schema: Schema) -> None:
         _check_marginals(base, schema)
         return
     *edges, whole = _edges(support_of(base))
-    *wanted, _ = _edges(schema.base().support)
+    *wanted, _ = _edges(SpreadSchema(schema.columns).base().support)
     num_columns = len(schema.columns)
     if base.event_shape != (num_columns,) or whole:
         kind = "discrete" if whole else "continuous"

@@ -28,7 +28,7 @@ FACTS = ("mean", "sd", "quantiles", "shares", "histogram", "distribution")
 _POLICIES = ("name", "kind", "outside", "missing", "missing_share")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Column:
     """What is public about one column.
 
@@ -135,7 +135,7 @@ class Column:
         if self.mean is not None and "resolution" in self.of_kind.takes:
             put(self, mean=_as_given_or(self._normal, self.mean))
         if any(getattr(self, key) is not None for key in FACTS):
-            from pyro_mbde.tables.facts import check_facts  # which reads columns
+            from pyro_mbde.tables.marginals import check_facts  # which reads columns
 
             check_facts(self)
 
@@ -200,6 +200,12 @@ class Column:
         except (TypeError, ValueError) as error:
             raise type(error)(f"column {self.name!r}: {error}") from None
 
+    def __repr__(self) -> str:
+        """Shows what is not as by default."""
+        shown = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        told = [f"{key}={value!r}" for key, value in shown if value != _DEFAULTS[key] or key == "kind"]
+        return f"Column({', '.join(told)})"
+
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values that make the column again; dates as texts.
 
@@ -215,6 +221,7 @@ class Column:
 
 #: Keys of a column, as files have them.
 COLUMN_KEYS = tuple(one.name for one in fields(Column))
+_DEFAULTS = {one.name: one.default for one in fields(Column)}
 
 
 def _as_given_or(convert: Callable[[Any], Any], value: Any) -> Any:

@@ -6,45 +6,24 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-import numpy as np
-
-from pyro_mbde.density.predicates import ALL_DIGITS, Node
+from pyro_mbde.density.predicates import Node
 from pyro_mbde.names import look_alike_hint, near_miss_hint, normal_name
+from pyro_mbde.tables.constraint_columns import (
+    ColumnFacts,
+    code_of_level,
+    have_same_levels,
+    kind_of_value,
+    leaf_of,
+    texts_of_levels,
+)
 from pyro_mbde.tables.constraint_text import Node as Part
 from pyro_mbde.tables.constraint_text import Source
 
 _SECONDS_A_DAY = 86400.0
-_LEVELS = ("category", "ordered", "boolean")
-_BOOLEANS = {"no": 0, "false": 0, "0": 0, "yes": 1, "true": 1, "1": 1}
 _DATE = re.compile(r"(\d{4})(?:-(\d{2}))?(?:-(\d{2})(?:[ T](\d{2}):(\d{2})(?::(\d{2}))?)?)?", re.ASCII)
 _MAX_LISTED = 8
-
-
-class ColumnFacts(Protocol):
-    """What is public about a column, as far as constraints need it."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-    @property
-    def low(self) -> Any: ...  # noqa: D102
-    @property
-    def high(self) -> Any: ...  # noqa: D102
-    @property
-    def scale(self) -> str: ...  # noqa: D102
-    @property
-    def decimals(self) -> int | None: ...  # noqa: D102
-    @property
-    def levels(self) -> Sequence[Any] | None: ...  # noqa: D102
-    @property
-    def missing(self) -> Any: ...  # noqa: D102
-    @property
-    def resolution(self) -> str | None: ...  # noqa: D102
-
-    def date_values(self) -> np.ndarray[Any, Any]: ...  # noqa: D102
 
 
 class Value(NamedTuple):
@@ -105,15 +84,15 @@ class Values:
             return value
         piece = self.source.piece(value.part)
         if value.column is not None:
-            if value.part.kind == "word" and _level_code(column, piece, None) is not None:
+            if value.part.kind == "word" and code_of_level(column, piece, None) is not None:
                 remedy = f"Write {piece!r} in quotes for the level, `{piece}` in backticks for the column."
                 raise self.source.error("say what it means: a level and a column have this name", value.part, remedy)
-            if value.kind != "level" or not _same_levels(value.column, column):
+            if value.kind != "level" or not have_same_levels(value.column, column):
                 raise self.unlike(value, across)
             return value
         if value.kind not in ("word", "text", "number") or value.constant is None and value.kind == "number":
             raise self.unlike(value, across)
-        code = _level_code(column, value.part.value if value.kind in ("word", "text") else piece, value.constant)
+        code = code_of_level(column, value.part.value if value.kind in ("word", "text") else piece, value.constant)
         if code is None:
             raise self.source.error(
                 f"name a level of {column.name!r}", value.part, self.other_levels(column, value.part)
@@ -151,7 +130,7 @@ class Values:
                 index = self.names.get(normal_name(part.value))
                 if index is not None:
                     column = self.columns[index]
-                    return Value(_value_kind(column), part, _leaf(index, column), column)
+                    return Value(kind_of_value(column), part, leaf_of(index, column), column)
                 if part.kind == "name":
                     raise self.unknown(part)
                 return Value("word", part, [])
@@ -175,7 +154,7 @@ class Values:
                 for sign, other in zip(part.value[1:], others, strict=True):
                     total = self.added(spanning(first, other), total, sign, self.quantity(other))
                 return total
-        remedy = "Conditions are joined by and, or, not; they are no numbers."
+        remedy = "A condition is not a value. Levels of several words go in 'quotes'."
         raise self.source.error("have a column or a value here", part, remedy)
 
     def quantity(self, part: Part) -> Value:
@@ -196,15 +175,15 @@ class Values:
             raise self.source.error("calculate with numbers here", value.part, remedy)
         return value
 
+    def date_or_number(self, value: Value) -> Value:
+        """A value to add; a text is a date if it reads like one."""
+        if value.kind == "text" and _DATE.fullmatch(value.part.value.strip()):
+            return self.date(value.part, value.part.value)
+        return value if value.kind == "date" else self.only_number(value)
+
     def added(self, place: Part, one: Value, sign: str, other: Value) -> Value:
         """A sum or a difference: of numbers, of a date and days, or of two dates, which is in days."""
-        if one.kind == "text" and other.kind == "date":
-            one = self.date(one.part, one.part.value)
-        if other.kind == "text" and one.kind == "date":
-            other = self.date(other.part, other.part.value)
-        for value in (one, other):
-            if value.kind == "text":
-                self.only_number(value)
+        one, other = self.date_or_number(one), self.date_or_number(other)
         if one.kind == other.kind == "date":
             if sign == "+":
                 raise self.source.error("add days to a date", place, "The difference of two dates is in days.")
@@ -243,7 +222,7 @@ class Values:
         piece = self.source.piece(part)
         if index is None or part.kind in ("word", "name", "text"):
             return
-        if part.kind != "number" and piece in map(str, self.columns[index].levels or ()):
+        if part.kind != "number" and piece in texts_of_levels(self.columns[index]):
             raise self.source.error("have such a level in quotes", part, f"Write {piece!r}.")
 
     def unknown(self, part: Part) -> ValueError:
@@ -260,7 +239,7 @@ class Values:
     def level_hint(self, part: Part) -> str:
         """What to say of a level that stands alone, as M does in ``sex = F or M``."""
         for column in self.columns:
-            if part.value in map(str, column.levels or ()):
+            if part.value in texts_of_levels(column):
                 return f"It is a level of {column.name!r}: write {column.name} = {part.value}, or list levels after in."
         return ""
 
@@ -268,7 +247,7 @@ class Values:
         """What to say of a level that a column does not have."""
         if part.value.casefold() == "missing":
             return f"Write {column.name} is missing."
-        levels = ["no", "yes"] if column.kind == "boolean" else [str(level) for level in column.levels or ()]
+        levels = texts_of_levels(column)
         return _near(part.value, levels) or f"Its levels are {_listed(levels)}."
 
     def unlike(self, one: Value, other: Value) -> ValueError:
@@ -319,58 +298,3 @@ def _listed(names: Sequence[str]) -> str:
     """Names as a list that is not too long."""
     more = len(names) - _MAX_LISTED
     return ", ".join(map(repr, names[:_MAX_LISTED])) + (f" and {more} more" if more > 0 else "")
-
-
-def _value_kind(column: ColumnFacts) -> str:
-    if column.kind in _LEVELS:
-        return "level"
-    return "date" if column.kind in ("date", "datetime") else "number"
-
-
-def _same_levels(one: ColumnFacts, other: ColumnFacts) -> bool:
-    return one.kind == other.kind and list(one.levels or ()) == list(other.levels or ())
-
-
-def _level_code(column: ColumnFacts, text: str, number: float | None) -> int | None:
-    """The code of a level, or None if there is no such level: by its text, or by its number where one has it."""
-    levels = [str(level) for level in column.levels or ()]
-    if text in levels:
-        return levels.index(text)
-    if column.kind == "boolean":
-        return _BOOLEANS.get(text.casefold())
-    same = [code for code, level in enumerate(levels) if normal_name(level) == normal_name(text)]
-    if number is not None:
-        same = [code for code, level in enumerate(levels) if _as_number(level) == number]
-    return same[0] if len(same) == 1 else None
-
-
-def _as_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _leaf(index: int, column: ColumnFacts) -> Node:
-    """The node for a column: from a code to the value that a release shows, dates in seconds since 1970-01-01."""
-    if column.kind == "real":
-        ends = [float(column.low), float(column.high)]
-        edges = [math.log1p(end) for end in ends] if column.scale == "log1p" else ends
-        decimals = ALL_DIGITS if column.decimals is None else column.decimals
-        return ["real", index, _missing_below(*edges), column.scale, decimals, *ends]
-    if column.kind == "integer":
-        return ["code", index, _missing_below(float(column.low), float(column.high) + 1)]
-    if column.kind in _LEVELS:
-        count = 2 if column.kind == "boolean" else len(column.levels or ())
-        return ["code", index, _missing_below(0.0, float(count))]
-    instants = column.date_values().astype("datetime64[us]").astype(np.int64)
-    steps, floor = np.diff(instants), _missing_below(0.0, float(len(instants)))
-    if len(set(steps.tolist())) <= 1:
-        step = float(steps[0]) / 1e6 if len(steps) else 0.0
-        return ["affine", index, floor, float(instants[0]) / 1e6, step]
-    return ["lookup", index, floor, (instants / 1e6).tolist()]
-
-
-def _missing_below(low: float, high: float) -> float:
-    """Halfway from the lower edge to the value that stands for a missing one, ``low - (high - low)``."""
-    return low - (high - low) / 2

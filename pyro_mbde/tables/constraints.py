@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde.density.predicates import MAX_DEPTH, Node, depth_of
+from pyro_mbde.density.predicates import Node
+from pyro_mbde.tables.constraint_columns import ColumnFacts
 from pyro_mbde.tables.constraint_text import Node as Part
 from pyro_mbde.tables.constraint_text import Source, parse
-from pyro_mbde.tables.constraint_values import ColumnFacts, Values, spanning
+from pyro_mbde.tables.constraint_values import Values, spanning
 
 
 def compile_constraint(text: str, columns: Sequence[ColumnFacts]) -> Node:
@@ -68,11 +69,7 @@ def _compile(what: str, accepted: str, text: str, columns: Sequence[ColumnFacts]
     if not isinstance(text, str):
         raise TypeError(argument_error(what, "be a string", text))
     source = Source(what, text)
-    part = parse(source)
-    predicate = [accepted, _Conditions(source, columns).condition(part)]
-    if depth_of(predicate) > MAX_DEPTH:
-        raise source.error("be less nested", part, "State it as several constraints.")
-    return predicate
+    return [accepted, _Conditions(source, columns).condition(parse(source))]
 
 
 class _Conditions:

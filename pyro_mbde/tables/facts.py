@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +19,8 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 #: Ways to state how a column is distributed. A column has at most one of them; ``sd`` goes with ``mean``.
 WAYS = ("mean", "quantiles", "shares", "histogram", "distribution")
 LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime")
-#: Levels, shares and bins that one column may have.
-MAX_ENTRIES = 1000
+#: Quantiles, bins and shares of numbers that one column may have; and levels, which have a cell each.
+MAX_ENTRIES, MAX_LEVELS = 2000, 4096
 #: How far from 1 shares may add up to, as printed shares are rounded.
 MAX_ROUNDING = 0.01
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
@@ -62,46 +62,6 @@ def range_of(column: Column) -> Range:
         return Range(0.0, float(code_of_date(column, "high", column.high)), True, False)
     whole, logarithmic = column.kind == "integer", column.scale == "log1p"
     return Range(float(column.low or 0.0), float(column.high or 0.0), whole, logarithmic)
-
-
-def check_facts(column: Column) -> None:
-    """Raises unless what a column states of its distribution is one way, possible, and fits its kind.
-
-    Args:
-        column: its kind, range and levels are checked already.
-
-    Raises:
-        TypeError: something is not a number, a date or a table.
-        ValueError: two ways are stated, or one that the column cannot have.
-    """
-    stated = [way for way in WAYS if getattr(column, way) is not None]
-    if column.sd is not None and column.mean is None:
-        raise ValueError(argument_error("sd", "come with a mean", column.sd, "State both, or leave both out."))
-    if len(stated) > 1:
-        remedy = "Keep the one that is known best."
-        found = " and ".join(stated)
-        raise ValueError(f"column must state its distribution in one way, got {found}. {remedy}")
-    if not stated:
-        return
-    way = stated[0]
-    allowed = ways_of(column.kind)
-    if way not in allowed:
-        remedy = f"A column of kind {column.kind} may state {' or '.join(allowed)}."
-        raise ValueError(argument_error(way, f"be left out for the kind {column.kind}", getattr(column, way), remedy))
-    if way == "mean":
-        read_mean(column)
-    elif way == "quantiles":
-        read_quantiles(column)
-    elif way == "histogram":
-        read_histogram(column)
-    elif way == "distribution":
-        from pyro_mbde.tables.stated_laws import read_distribution
-
-        read_distribution(column)
-    elif column.kind in LEVEL_KINDS:
-        read_level_shares(column)
-    else:
-        read_number_shares(column)
 
 
 def ways_of(kind: str) -> tuple[str, ...]:
@@ -170,6 +130,8 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
     if len(given["edges"]) != len(given["shares"]) + 1 or not len(given["shares"]):
         found = f"{len(given['edges'])} edges and {len(given['shares'])} shares"
         raise ValueError(f"histogram must have one edge more than shares, got {found}.")
+    if len(given["shares"]) > MAX_ENTRIES:
+        raise ValueError(f"histogram must have at most {MAX_ENTRIES:,} bins, got {len(given['shares']):,}. Join some.")
     edges = np.array([read_value(column, "histogram edges", edge, free=True) for edge in given["edges"]])
     if span.whole:  # the first whole number of a bin; the last bin may be given with or without its last number
         edges = np.ceil(edges)
@@ -189,7 +151,7 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
 
 def read_level_shares(column: Column) -> Numbers:
     """Returns the share of each level, in order."""
-    given = _table("shares", column.shares)
+    given = _table("shares", column.shares, MAX_LEVELS)
     levels: list[Any] = [False, True] if column.kind == "boolean" else list(column.levels or ())
     found: dict[int, float] = {}
     for key, share in given.items():
@@ -200,10 +162,9 @@ def read_level_shares(column: Column) -> Numbers:
         if place in found:
             raise ValueError(argument_error("shares", "name each level once", key))
         found[place] = _share(f"shares[{key}]", share)
-    if left := [str(level).lower() if column.kind == "boolean" else level for level in levels]:
-        left = [level for place, level in enumerate(left) if place not in found]
-        if left:
-            raise ValueError(argument_error("shares", f"give a share to every level, and to {left[0]!r} too", given))
+    if left := [level for place, level in enumerate(levels) if place not in found]:
+        example = str(left[0]).lower() if column.kind == "boolean" else left[0]
+        raise ValueError(argument_error("shares", "give a share to every level", given, f"{example} has none."))
     return _summing_to_one("shares", np.array([found[place] for place in range(len(levels))]))
 
 
@@ -244,19 +205,32 @@ def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> 
 
 def code_of_date(column: Column, name: str, value: Any) -> int:
     """Returns how many units of a date column's resolution a date is after ``low``."""
-    unit = column.resolution or ("day" if column.kind == "date" else "minute")
-    start, then = _moment("low", column.low), _moment(name, value)
+    unit, start, then = _unit(column), _moment("low", column.low), _moment(name, value)
     if unit == "year":
         return then.year - start.year
     if unit == "month":
         return 12 * (then.year - start.year) + then.month - start.month
-    # Floor division of whole seconds: from the beginning of the unit that low is in.
-    begin = start.replace(microsecond=0, second=0 if unit != "second" else start.second)
-    begin = begin.replace(
-        minute=0 if unit in ("hour", "day") else begin.minute, hour=0 if unit == "day" else begin.hour
-    )
-    passed = then - begin
-    return (passed.days * 86400 + passed.seconds) // _SECONDS[unit]
+    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+    first, last = ((moment - midnight) // timedelta(seconds=_SECONDS[unit]) for moment in (start, then))
+    return last - first
+
+
+def date_of_code(column: Column, code: int) -> date:
+    """Returns the date, of a column of datetimes the datetime, that a code stands for."""
+    unit, start = _unit(column), _moment("low", column.low)
+    if unit == "year":
+        then = datetime(start.year + code, 1, 1)
+    elif unit == "month":
+        months = 12 * start.year + start.month - 1 + code
+        then = datetime(months // 12, months % 12 + 1, 1)
+    else:
+        midnight, size = start.replace(hour=0, minute=0, second=0, microsecond=0), timedelta(seconds=_SECONDS[unit])
+        then = midnight + ((start - midnight) // size + code) * size
+    return then.date() if column.kind == "date" else then
+
+
+def _unit(column: Column) -> str:
+    return str(column.resolution or ("day" if column.kind == "date" else "minute"))
 
 
 def _moment(name: str, value: Any) -> datetime:
@@ -297,13 +271,13 @@ def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
     return texts.index(text) if text in texts else None
 
 
-def _table(name: str, value: Any) -> Mapping[Any, Any]:
+def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         example = {"histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}", "shares": "{yes = 0.3, no = 0.7}"}
         remedy = f"For example {example.get(name, '{0.25 = 10, 0.75 = 30}')}."
         raise TypeError(argument_error(name, "be a table", value, remedy))
-    if not 1 <= len(value) <= MAX_ENTRIES:
-        raise ValueError(f"{name} must have 1 to {MAX_ENTRIES:,} entries, got {len(value):,}.")
+    if not 1 <= len(value) <= most:
+        raise ValueError(f"{name} must have 1 to {most:,} entries, got {len(value):,}.")
     return value
 
 
@@ -325,17 +299,16 @@ def _number(key: Any) -> float | None:
 
 def _share(name: str, value: Any, *, zero: bool = False) -> float:
     constraint = "be a share, from 0 to 1" if zero else "be a share above 0, at most 1"
-    remedy = "" if zero else "A level that cannot occur is left out of levels."
+    remedy = "" if zero else "Leave out of levels what cannot occur."
+    if isinstance(value, int | float) and 1 < value <= 100:
+        remedy = "Divide percentages by 100."
     return check_number(name, value, constraint, lambda v: (v >= 0 if zero else v > 0) and v <= 1, remedy=remedy)
 
 
 def _summing_to_one(name: str, shares: Numbers) -> Numbers:
     total = math.fsum(shares)
     if not abs(total - 1) <= MAX_ROUNDING + 1e-12:
-        remedy = "Divide by 100 what is in percent." if 100 - 1 <= total <= 100 + 1 else ""
-        raise ValueError(
-            f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}. {remedy}".strip()
-        )
+        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}.")
     return shares / total
 
 

@@ -14,6 +14,7 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tables.csv_text import UnusableTableError, check_repeats, csv_format, longer_rows, read_csv
+from pyro_mbde.tables.earlier import read_noted
 from pyro_mbde.tables.schema import Schema
 
 if TYPE_CHECKING:
@@ -131,6 +132,6 @@ class TableModel:
         try:
             if not isinstance(settings, dict):
                 raise TypeError("settings must be a dict")
-            return cls(MollifiedExpFamily.load(path), None if schema is None else Schema.from_dict(schema), settings)
+            return cls(MollifiedExpFamily.load(path), None if schema is None else read_noted(schema), settings)
         except TypeError as error:
             raise damaged_file(path, FILE_FORMAT) from error

@@ -161,6 +161,12 @@ class Boolean(Category):
         cells = codes == 1
         return cells if missing is None else pd.arrays.BooleanArray(cells, missing.copy())
 
+    def code(self, column: Described, value: Any) -> float:
+        """0 or 1, of the words or of false and true."""
+        if isinstance(value, str) and value in ("false", "true"):
+            return float(value == "true")
+        return super().code(column, value)
+
     def allowed(self, column: Described) -> str:
         """The two words."""
         return f"one of {listed(column.levels)}" if column.levels is not None else "true or false"

@@ -1,7 +1,7 @@
 r"""From what a schema states about a column to its public density, linear between edges.
 
-The law of a column of which nothing is stated is uniform in the modelled units. What is stated of a column of numbers is
-mixed with :data:`UNIFORM_SHARE` of that law, so that no allowed value is impossible.
+The law of a column of which nothing is stated is uniform in the modelled units. What is stated of a column of numbers
+is mixed with :data:`UNIFORM_SHARE` of that law, so that no allowed value is impossible.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.facts import (
     LEVEL_KINDS,
+    WAYS,
     Numbers,
     Range,
-    check_facts,
     range_of,
     read_histogram,
     read_level_shares,
     read_mean,
     read_number_shares,
     read_quantiles,
+    ways_of,
 )
-from pyro_mbde.tables.maximum_entropy import MaximumEntropy
+from pyro_mbde.tables.maximum_entropy import MaximumEntropy, check_moments
 from pyro_mbde.tables.stated_laws import read_distribution
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
-
-__all__ = ["MAX_CELLS", "UNIFORM_SHARE", "DensityTable", "check_facts", "density_table"]
 
 #: Cells of a table, at most.
 MAX_CELLS = 4096
@@ -68,6 +68,44 @@ class _Law(Protocol):
     def masses(self, edges: Numbers) -> Numbers: ...
 
     def quantiles(self, levels: Numbers) -> Numbers: ...
+
+
+def check_facts(column: Column) -> None:
+    """Raises unless what a column states of its distribution is one way, possible, and fits its kind.
+
+    Args:
+        column: its kind, range and levels are checked already.
+
+    Raises:
+        TypeError: something is not a number, a date or a table.
+        ValueError: two ways are stated, or one that the column cannot have.
+    """
+    stated = [way for way in WAYS if getattr(column, way) is not None]
+    if column.sd is not None and column.mean is None:
+        raise ValueError(argument_error("sd", "come with a mean", column.sd, "State both, or leave both out."))
+    if len(stated) > 1:
+        remedy = "Keep the one that is known best."
+        found = " and ".join(stated)
+        raise ValueError(f"column must state its distribution in one way, got {found}. {remedy}")
+    if not stated:
+        return
+    way = stated[0]
+    allowed = ways_of(column.kind)
+    if way not in allowed:
+        remedy = f"A column of kind {column.kind} may state {' or '.join(allowed)}."
+        raise ValueError(argument_error(way, f"be left out for the kind {column.kind}", getattr(column, way), remedy))
+    if way == "mean":
+        check_moments(range_of(column), *read_mean(column))
+    elif way == "quantiles":
+        read_quantiles(column)
+    elif way == "histogram":
+        read_histogram(column)
+    elif way == "distribution":
+        read_distribution(column)
+    elif column.kind in LEVEL_KINDS:
+        read_level_shares(column)
+    else:
+        read_number_shares(column)
 
 
 def density_table(column: Column) -> DensityTable:

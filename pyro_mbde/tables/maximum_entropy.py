@@ -58,6 +58,34 @@ def quadrature(edges: Numbers, whole: bool) -> tuple[Numbers, Numbers]:
     return np.where(few, low + np.minimum(place, count - 1), nodes), np.where(few, place < count, weights)
 
 
+def check_moments(span: Range, mean: float, sd: float | None) -> float:
+    """Raises if no law on a range has a mean and sd; returns the smallest distance that a quadrature has to resolve."""
+    low, high = span.low, span.high
+    # A linear scale resolves a share of its width everywhere, log1p a share of 1 + x.
+    width = MIN_SHARE * (math.log1p(high) - math.log1p(low) if span.logarithmic else high - low)
+    least = {x: width * (1 + x) if span.logarithmic else width for x in (low, mean, high)}
+    if span.whole:
+        least = dict.fromkeys(least, _MIN_DISTANCE)
+    if not low + least[low] <= mean <= high - least[high]:
+        allowed = f"[{low + least[low]:.8g}, {high - least[high]:.8g}]"
+        raise ValueError(argument_error("mean", f"lie in {allowed}, away from the ends", mean))
+    if sd is None:
+        return min(least.values())
+    part = mean - math.floor(mean)
+    smallest = math.sqrt(part * (1 - part) + _MIN_EXCESS) if span.whole else least[mean]
+    largest = math.sqrt(MAX_VARIANCE * (mean - low) * (high - mean))
+    if smallest >= largest:
+        remedy = "Leave sd out, or move the mean away from the ends."
+        raise ValueError(argument_error("mean", "leave room for a standard deviation", mean, remedy))
+    if not smallest <= sd <= largest:
+        allowed = f"from {smallest:.6g} to {largest:.6g}"
+        cause = f"No law from {low:.10g} to {high:.10g} with the mean {mean:.10g} has a larger one."
+        if sd < smallest:
+            cause = "Narrow the range, or state a histogram."
+        raise ValueError(argument_error("sd", f"be {allowed}", sd, cause))
+    return min(least.values()) if not span.whole else 1.0
+
+
 class MaximumEntropy:
     """The law p(x) ~ exp(a x + b x^2) on a range, in the table's units, with a mean and a standard deviation.
 
@@ -71,7 +99,7 @@ class MaximumEntropy:
     """
 
     def __init__(self, span: Range, mean: float, sd: float | None) -> None:
-        closest = self._check(span, mean, sd)
+        closest = check_moments(span, mean, sd)
         self.whole, self.mean = span.whole, mean
         self.unit = sd if sd is not None else min(mean - span.low, span.high - mean)
         self._edges = _fine_edges(span, mean, closest)
@@ -100,34 +128,6 @@ class MaximumEntropy:
         scaled = (values - self.mean) / self.unit
         return np.stack([scaled, scaled**2 - 1] if squared else [scaled], -1)
 
-    @staticmethod
-    def _check(span: Range, mean: float, sd: float | None) -> float:
-        """Raises if no law has the moments; returns the smallest distance that the quadrature has to resolve."""
-        low, high = span.low, span.high
-        # A linear scale resolves a share of its width everywhere, log1p a share of 1 + x.
-        width = MIN_SHARE * (math.log1p(high) - math.log1p(low) if span.logarithmic else high - low)
-        least = {x: width * (1 + x) if span.logarithmic else width for x in (low, mean, high)}
-        if span.whole:
-            least = dict.fromkeys(least, _MIN_DISTANCE)
-        if not low + least[low] <= mean <= high - least[high]:
-            allowed = f"[{low + least[low]:.8g}, {high - least[high]:.8g}]"
-            raise ValueError(argument_error("mean", f"lie in {allowed}, away from the ends", mean))
-        if sd is None:
-            return min(least.values())
-        part = mean - math.floor(mean)
-        smallest = math.sqrt(part * (1 - part) + _MIN_EXCESS) if span.whole else least[mean]
-        largest = math.sqrt(MAX_VARIANCE * (mean - low) * (high - mean))
-        if smallest >= largest:
-            remedy = "Leave sd out, or move the mean away from the ends."
-            raise ValueError(argument_error("mean", "leave room for a standard deviation", mean, remedy))
-        if not smallest <= sd <= largest:
-            allowed = f"from {smallest:.6g} to {largest:.6g}"
-            cause = f"No law from {low:.10g} to {high:.10g} with the mean {mean:.10g} has a larger one."
-            if sd < smallest:
-                cause = "Narrow the range, or state a histogram."
-            raise ValueError(argument_error("sd", f"be {allowed}", sd, cause))
-        return min(least.values()) if not span.whole else 1.0
-
 
 def _fine_edges(span: Range, mean: float, closest: float) -> Numbers:
     """Edges of the quadrature: ever closer to the ends and the mean, where the law can be steep."""
@@ -143,24 +143,22 @@ def _fine_edges(span: Range, mean: float, closest: float) -> Numbers:
 
 
 def _least_dual(features: Numbers, log_weights: Numbers, start: Numbers) -> tuple[Numbers, float]:
-    """Returns the natural parameters at which the features have mean 0, and the log-normaliser: a damped Newton method."""
+    """Returns the natural parameters at which features have mean 0, and the log-normaliser; Newton's method, damped."""
 
     def dual(params: Numbers) -> Any:
         return logsumexp(features @ params + log_weights)
 
     params, value = start, dual(start)
-    for _ in range(500):
+    for _ in range(200):
         weights = np.exp(features @ params + log_weights - value)
         gradient = weights @ features
+        if np.abs(gradient).max() < 1e-8:
+            break
         centred = features - gradient
         hessian = (centred * weights[:, None]).T @ centred
         step = np.linalg.lstsq(hessian, -gradient, rcond=1e-15)[0]
-        slope, size = float(gradient @ step), 1.0
-        if -slope < 1e-16 and np.abs(gradient).max() < 1e-6:  # the square of the distance in standard deviations
-            break
-        while (trial := dual(params + size * step)) > value + 1e-4 * size * slope and size > 1e-12:
+        slope, size, rounding = float(gradient @ step), 1.0, 1e-14 * max(1.0, abs(value))
+        while (trial := dual(params + size * step)) > value + 1e-4 * size * slope + rounding and size > 1e-12:
             size /= 2
-        if size <= 1e-12:  # at the resolution of floats
-            break
         params, value = params + size * step, trial
     return params, float(value)

@@ -175,7 +175,7 @@ class Integer(_Number):
 
     def of_key(self, column: Described, key: Any) -> Any:
         """The whole number that a text is."""
-        return self.code(column, float(key))
+        return int(self.code(column, float(key)))
 
     def edges(self, column: Described) -> tuple[float, float]:
         """Both ends; a whole number n fills [n, n + 1)."""

@@ -220,10 +220,9 @@ class Schema:
         Returns:
             A distribution with event shape ``(d,)``.
         """
-        from pyro_mbde.density.copula import GaussianCopula
         from pyro_mbde.density.marginals import Marginal
         from pyro_mbde.density.mixed_base import MixedBase
-        from pyro_mbde.tables.marginals import correlation_matrix, density_table
+        from pyro_mbde.tables.marginals import density_table
 
         marginals = []
         for column in self.columns:
@@ -232,7 +231,11 @@ class Schema:
             marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
         dependence = None
         if self.correlations:
-            dependence = GaussianCopula(correlation_matrix(self.columns, self.correlations))
+            from pyro_mbde.density.copula import GaussianCopula
+            from pyro_mbde.tables.public_rows import correlation_matrix
+
+            stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
+            dependence = GaussianCopula(correlation_matrix(self.names, stated))
         base = MixedBase(marginals, dependence, list(self.predicates))
         note_schema(base, self.to_dict())
         return base

@@ -113,7 +113,6 @@ def _parameters(column: Column, name: str, family: Any, given: Mapping[str, Any]
         if key not in known:
             meant = _OTHER_NAMES.get(key)
             remedy = f"Did you mean {meant!r}?" if meant in known else did_you_mean(key, known)
-            remedy = remedy or f"{name} has {', '.join(known)}."
             raise ValueError(
                 argument_error("distribution", f"have parameters of {name}: {', '.join(known)}", key, remedy)
             )

@@ -340,7 +340,7 @@ class TestConfig:
         ("text", "error"),
         [
             ("[columns]\nname = 'age'\n", "In TOML, write [[columns]], with two brackets on each side"),
-            ("[[columns]]\nname = 'age'\nlow = 1950-01-01\nhigh = 3\n", "Dates are not supported. Count days"),
+            ("[[columns]]\nname = 'age'\nlow = 1950-01-01\nhigh = 3\n", "Of dates, declare kind"),
             ("[[columns]]\nname = 'age'\nlow = 9\nhigh = 3\n[[columns]]\nname = 'x'\n", "free of mistakes, got 2:"),
         ],
     )

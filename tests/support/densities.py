@@ -19,6 +19,11 @@ from pyro_mbde.density.bounds import spending_natural_params
 from pyro_mbde.density.row_batch import RowBatch
 
 
+def num_features(base: torch.distributions.Distribution) -> int:
+    """How many numbers networks see of a row."""
+    return int(getattr(base, "num_features", max(base.event_shape.numel(), 1)))
+
+
 def make_density(
     base: torch.distributions.Distribution,
     epsilon: float = 1.0,
@@ -31,7 +36,7 @@ def make_density(
 ) -> MollifiedExpFamily:
     """A density with random classifiers; ``gain`` multiplies the logits, so that they often meet their bound."""
     row = base.row if isinstance(base, RowBatch) else base
-    classifiers = BoundedClassifiers(num_rounds, max(row.event_shape.numel(), 1), **network).to(dtype)
+    classifiers = BoundedClassifiers(num_rounds, num_features(row), **network).to(dtype)
     with torch.no_grad():
         classifiers.weights[-1].mul_(gain)
     natural_params = spending_natural_params(epsilon, num_rounds)
@@ -42,7 +47,7 @@ def make_batch(
     base: torch.distributions.Distribution, num_rows: int, epsilon: float = 1.0, *, gain: float = 3.0, skew: float = 0.3
 ) -> MollifiedExpFamily:
     """A calibrated density of batches, with random classifiers; nothing was proved of its normaliser."""
-    classifiers = BoundedClassifiers(3, max(base.event_shape.numel(), 1)).to(PreparedBase.of(base).dtype)
+    classifiers = BoundedClassifiers(3, num_features(base)).to(PreparedBase.of(base).dtype)
     with torch.no_grad():
         classifiers.weights[-1].mul_(gain)
     bounds, certificate = plan.plan_calibration(base, epsilon, 1e-9, skew, num_rows)

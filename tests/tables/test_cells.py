@@ -63,10 +63,10 @@ class TestForm:
             (
                 table(age=pd.to_datetime(["2020-01-01"] * 3)),
                 TypeError,
-                "dates in 3 of 3 cells, the first in row 1. Count",
+                "dates in 3 of 3 cells, the first in row 1. Declare kind",
             ),
             (table(age=pd.to_timedelta([1, 2, 3])), TypeError, "values of type Timedelta in 3 of 3 cells"),
-            (table(age=pd.Categorical([1, 2, 3])), TypeError, "column 'age': categories. Encode"),
+            (table(age=pd.Categorical(["a", "b", "b"])), TypeError, "column 'age': text in 3 of 3 cells"),
             (table(age=[1j, 2, 3]), TypeError, "values of type complex in 3 of 3 cells"),
             (table(age=[[1], 2, 3]), TypeError, "values of type list in 1 of 3 cells"),
         ],

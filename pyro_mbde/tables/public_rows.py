@@ -1,0 +1,301 @@
+"""What a schema may state, learned from a table that is public: shares, histograms and correlations.
+
+Nothing here may see the private table, nor anything that was computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from pyro_mbde._checks import argument_error, check_number
+from pyro_mbde.tables.facts import (
+    DATE_KINDS,
+    LEVEL_KINDS,
+    WAYS,
+    Numbers,
+    date_of_code,
+    did_you_mean,
+    range_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyro_mbde.tables.columns import Column
+
+#: Bins of a learned histogram, besides those of single numbers and of the ends.
+MAX_BINS = 50
+#: Added to the count of each level and bin, so that what the public table lacks is possible.
+_SMOOTHING = 0.5
+#: Least eigenvalue of a matrix of correlations, and of one that is learned.
+MIN_EIGENVALUE, _LEARNED_EIGENVALUE = 1e-6, 1e-2
+#: Learned correlations are within these; smaller ones are left out.
+_LARGEST, _SMALLEST = 0.99, 0.01
+_HERMITE_TERMS = 64
+_DIGITS = 4
+
+
+class Learned(NamedTuple):
+    """What public rows say.
+
+    Attributes:
+        columns: as given, with shares and histograms where they stated nothing.
+        correlations: ``{"columns": [one, other], "value": r}`` for pairs of them; of the latent normal scores.
+    """
+
+    columns: tuple[Column, ...]
+    correlations: list[dict[str, Any]]
+
+
+def learn_from_public_rows(columns: Sequence[Column], frame: pd.DataFrame) -> Learned:
+    """Returns columns that state the distribution of public rows, and the correlations of these.
+
+    Use it for a table that anybody may have: the public use file of a census, an open survey, a published sample. What
+    a column states already is kept. All numbers are rounded to 4 significant digits and plain values of Python, to be
+    written into a schema file and read by people.
+
+    Privacy:
+        The rows must be public. Never pass the private table, a part of it, or anything that was computed from it:
+        what is learned becomes part of the base and has no protection at all.
+
+    Args:
+        columns: kinds, ranges and levels of the columns.
+        frame: the public table, with a column of each name.
+
+    Raises:
+        ValueError: no row is left after the columns' policies.
+    """
+    from pyro_mbde.tables.schema import Schema
+
+    return learn_from_public_codes(columns, Schema(tuple(columns)).to_tensor(frame))
+
+
+def learn_from_public_codes(columns: Sequence[Column], codes: Tensor) -> Learned:
+    """Returns :func:`learn_from_public_rows` of rows that are numbers already, as ``Schema.to_tensor`` returns them.
+
+    Privacy:
+        The rows must be public, as there.
+
+    Args:
+        columns: d of them.
+        codes: shape ``(n, d)``: real numbers in modelled units, whole numbers, codes of dates and levels; a missing
+            value is anything below a column's range.
+
+    Raises:
+        ValueError: the shape is another, or there is no row.
+    """
+    values = np.asarray(codes.detach().cpu().double().numpy())
+    if values.ndim != 2 or values.shape[1] != len(columns):
+        raise ValueError(argument_error("codes", f"have shape (n, {len(columns)})", values.shape))
+    if not len(values):
+        raise ValueError("public rows must be at least 1, got none that fits the columns.")
+    if not np.isfinite(values).all():
+        raise ValueError("codes must be finite, got NaN or infinite values.")
+    learned = tuple(_with_facts(column, values[:, place]) for place, column in enumerate(columns))
+    return Learned(learned, _correlations([column.name for column in columns], values))
+
+
+def correlation_matrix(names: Sequence[str], correlations: Sequence[Mapping[str, Any]]) -> Tensor:
+    """Returns the matrix of stated correlations; pairs that are not stated have 0.
+
+    Args:
+        names: of the d columns.
+        correlations: ``{"columns": [one, other], "value": r}`` with r in (-1, 1), each pair once.
+
+    Returns:
+        Float64 tensor of shape ``(d, d)``.
+
+    Raises:
+        TypeError: an entry is of another form.
+        ValueError: a name is unknown, a pair is stated twice, or no law has these correlations together.
+
+    Example:
+        >>> correlation_matrix(["age", "income"], [{"columns": ["age", "income"], "value": 0.4}])
+        tensor([[1.0000, 0.4000],
+                [0.4000, 1.0000]], dtype=torch.float64)
+    """
+    matrix, stated = np.eye(len(names)), set()
+    for entry in correlations:
+        if not isinstance(entry, Mapping) or set(entry) != {"columns", "value"}:
+            remedy = 'For example {columns = ["age", "income"], value = 0.4}.'
+            raise TypeError(argument_error("correlations", "have the keys columns and value", entry, remedy))
+        pair = entry["columns"]
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise TypeError(argument_error("correlations", "name two columns", pair))
+        for name in pair:
+            if name not in names:
+                remedy = did_you_mean(str(name), names)
+                raise ValueError(argument_error("correlations", "name columns of the schema", name, remedy))
+        one, other = (list(names).index(name) for name in pair)
+        if one == other:
+            raise ValueError(argument_error("correlations", "name two different columns", list(pair)))
+        if frozenset(pair) in stated:
+            raise ValueError(argument_error("correlations", "state each pair once", list(pair)))
+        stated.add(frozenset(pair))
+        what = f"correlation of {pair[0]} and {pair[1]}"
+        matrix[one, other] = matrix[other, one] = check_number(
+            what, entry["value"], "be above -1 and below 1", lambda value: -1 < value < 1
+        )
+    smallest = _smallest_eigenvalue(matrix)
+    if smallest <= MIN_EIGENVALUE:
+        factor = math.floor(1000 * _factor(smallest, 2 * MIN_EIGENVALUE)) / 1000
+        raise ValueError(
+            "correlations must be possible together, got values that no table has at once (the matrix has the "
+            f"eigenvalue {smallest:.3g}). Correct them, or multiply all of them by {factor:g} or less."
+        )
+    return torch.from_numpy(matrix)
+
+
+def _with_facts(column: Column, values: Numbers) -> Column:
+    """A column with what its values say, where it states nothing."""
+    facts: dict[str, Any] = {}
+    lowest = 0.0 if column.kind in LEVEL_KINDS else range_of(column).ends[0]
+    # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
+    width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
+    present = values >= lowest - width / 2
+    if column.missing == "level" and column.missing_share is None:
+        missing = len(values) - int(present.sum())
+        facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
+    if all(getattr(column, way) is None for way in WAYS) and present.any():
+        if column.kind in LEVEL_KINDS:
+            facts["shares"] = _level_shares(column, values[present])
+        else:
+            facts["histogram"] = _histogram(column, values[present])
+    return replace(column, **facts) if facts else column
+
+
+def _level_shares(column: Column, values: Numbers) -> dict[str, float]:
+    levels = ("false", "true") if column.kind == "boolean" else tuple(map(str, column.levels or ()))
+    counts = np.bincount(values.astype(np.int64), minlength=len(levels))
+    return dict(zip(levels, _smoothed(counts), strict=True))
+
+
+def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
+    """Bins between quantiles, of single numbers that are frequent, and of what is below and above all values."""
+    span = range_of(column)
+    values = np.asarray(span.natural(modelled)).clip(span.low, span.high)
+    num_bins = int(np.clip(round(2 * len(values) ** 0.4), 1, MAX_BINS))
+    found, counts = np.unique(values, return_counts=True)
+    frequent = found[counts >= max(2, len(values) / num_bins)][:MAX_BINS]
+    quantiles = np.quantile(values, np.linspace(0, 1, num_bins + 1), method="inverted_cdf")
+    if span.whole:
+        inner = np.concatenate([quantiles + 1, found[:1], frequent, frequent + 1])
+    elif column.decimals is not None:  # a rounded number stands for what is rounded to it
+        half = 10.0**-column.decimals / 2
+        inner = np.concatenate([quantiles, frequent - half, frequent + half])
+    else:
+        inner = quantiles
+    last = span.high + span.whole
+    # Edges that floats, or float32, could mix up are one.
+    inner = np.unique(inner[(inner > span.low) & (inner < last)])
+    least = 1.0 if span.whole else (span.high - span.low) * 2.0**-16
+    edges = _rounded_edges(_apart(np.concatenate([[span.low], inner, [last]]), least, span.logarithmic), span.whole)
+    shares = _smoothed(np.histogram(values, edges)[0])
+    if span.whole and edges[-2] < span.high:
+        edges[-1] = span.high  # the last bin holds it
+    if column.kind in DATE_KINDS:
+        return {"edges": [date_of_code(column, int(edge)) for edge in edges], "shares": shares}
+    return {"edges": [int(edge) if span.whole else float(edge) for edge in edges], "shares": shares}
+
+
+def _apart(edges: Numbers, least: float, logarithmic: bool) -> Numbers:
+    """Edges without those that are closer to the one before, or to the last, than a least distance."""
+    kept = [float(edges[0])]
+    for edge in edges[1:-1]:
+        distance = least * (1 + abs(edge)) / (1 + abs(edges[-1])) if logarithmic else least
+        if edge - kept[-1] >= distance and edges[-1] - edge >= distance:
+            kept.append(float(edge))
+    return np.array([*kept, float(edges[-1])])
+
+
+def _rounded_edges(edges: Numbers, whole: bool) -> Numbers:
+    """Edges with few digits, which stay apart: none moves by more than a quarter of the way to its neighbours."""
+    gaps = np.diff(edges)
+    rounded = edges.copy()
+    for place in range(1, len(edges) - 1):
+        for digits in range(_DIGITS, 17):
+            short = float(f"{edges[place]:.{digits}g}")
+            if abs(short - edges[place]) <= min(gaps[place - 1], gaps[place]) / 4 and (not whole or short.is_integer()):
+                rounded[place] = short
+                break
+    return rounded
+
+
+def _smoothed(counts: Any) -> list[float]:
+    total = counts.sum() + _SMOOTHING * len(counts)
+    return [_short((count + _SMOOTHING) / total) for count in counts.tolist()]
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]:
+    """Correlations of the latent normal scores, shrunk towards 0 by how uncertain they are."""
+    num_rows, num_columns = values.shape
+    scores, coefficients = zip(*(_normal_scores(column) for column in values.T), strict=True)
+    moments = np.cov(np.stack(scores), bias=True).reshape(num_columns, num_columns)
+    rows, others = np.triu_indices(num_columns, 1)
+    products = np.stack(coefficients)[rows] * np.stack(coefficients)[others]
+    found = _latent(products, moments[rows, others])
+    if not len(found) or num_rows < 3:
+        return []
+    # Schaefer and Strimmer (2005): the share of noise in what the squares of the correlations add up to.
+    noise = ((1 - found**2) ** 2).sum() / (num_rows - 1)
+    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300))
+    found[np.abs(found) < _SMALLEST] = 0
+    matrix = np.eye(num_columns)
+    matrix[rows, others] = matrix[others, rows] = found
+    factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
+    return [
+        {"columns": [names[row], names[other]], "value": _short(factor * value)}
+        for row, other, value in zip(rows, others, found.tolist(), strict=True)
+        if value
+    ]
+
+
+def _normal_scores(values: Numbers) -> tuple[Numbers, Numbers]:
+    """Normal scores of mid-ranks, and the coefficients of that step function of a normal variable in Hermite's basis.
+
+    The k-th is the integral of the score with h_k phi, h_k = He_k / sqrt(k!). From a to b, h_k phi integrates to
+    (h_{k-1}(a) phi(a) - h_{k-1}(b) phi(b)) / sqrt(k).
+    """
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    above = counts.cumsum() / len(values)
+    steps = ndtri(above - counts / (2 * len(values)))
+    ends = ndtri(above[:-1])  # between neighbouring values; at both infinite ends, phi is 0
+    rises = np.diff(steps) * np.exp(-(ends**2) / 2) / math.sqrt(2 * math.pi)
+    coefficients, before, now = np.empty(_HERMITE_TERMS), np.zeros_like(ends), np.ones_like(ends)
+    for order in range(1, _HERMITE_TERMS + 1):
+        coefficients[order - 1] = (rises * now).sum() / math.sqrt(order)
+        before, now = now, (ends * now - math.sqrt(order - 1) * before) / math.sqrt(order)
+    return steps[inverse], coefficients
+
+
+def _latent(products: Numbers, moments: Numbers) -> Numbers:
+    """Correlations of two normal variables whose steps have given covariances: sum_k c_k d_k r^k, rising in r."""
+    low, high = np.full(len(moments), -_LARGEST), np.full(len(moments), _LARGEST)
+    orders = np.arange(1, _HERMITE_TERMS + 1)
+    for _ in range(40):
+        middle = (low + high) / 2
+        short = (products * middle[:, None] ** orders).sum(1) < moments
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    constant = np.abs(products[:, 0]) < 1e-12
+    return np.where(constant, 0.0, (low + high) / 2)
+
+
+def _smallest_eigenvalue(matrix: Numbers) -> float:
+    return float(np.linalg.eigvalsh(matrix)[0])
+
+
+def _factor(smallest: float, wanted: float) -> float:
+    """By what all correlations are multiplied to bring the smallest eigenvalue, now l, to m: 1 - f (1 - l) = m."""
+    return (1 - wanted) / (1 - smallest) if smallest < 1 else 1.0
