@@ -66,6 +66,7 @@ def base_text(base: Distribution) -> str:
     """Returns the base in a line, long lists of numbers shortened.
 
     Example:
+        >>> import torch
         >>> base_text(torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)))
         'Normal(loc=0, scale=1)'
     """
@@ -152,14 +153,26 @@ def _known(base: MixedBase, columns: Sequence[ReleasedColumn], schema: Schema | 
     return known, stated < len(schema.columns)
 
 
+def _is_even(base: MixedBase, schema: Schema | None) -> bool:
+    """Whether nothing is known of columns but ranges, levels and scales."""
+    if schema is None:
+        return all(one.is_flat and not one.missing_share for one in base.marginals)
+    return not any(getattr(one, key) is not None for one in schema.columns for key in (*_FACTS, "missing_share"))
+
+
 def _listed(names: Sequence[str]) -> str:
     if len(names) > _MAX_NAMES:
         return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
+def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> str:
     """Returns what drawing from a base means, in a few words.
+
+    Args:
+        base: of one row.
+        columns: of the rows.
+        schema: that the base was made from; None where there is none.
 
     Example:
         >>> base_in_words(Uniform(0.0, 1.0), [ReleasedColumn("share", 0.0, 1.0, False)])
@@ -169,7 +182,7 @@ def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
         base = base.base_dist
     ranges = "ranges"
     if isinstance(base, MixedBase):
-        if base.dependence is not None or base.predicates or not all(one.is_flat for one in base.marginals):
+        if base.dependence is not None or base.predicates or not _is_even(base, schema):
             return "the public base, which knew what is stated below"
         ranges = "ranges and levels" if any(column.levels for column in columns) else ranges
     elif not isinstance(base, Uniform):

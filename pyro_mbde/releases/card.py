@@ -141,7 +141,7 @@ def make_card(
         "purpose": purpose,
         "who": who,
         "num_rows": num_rows,
-        "columns": [column._asdict() for column in columns],
+        "columns": [column.on_a_card() for column in columns],
         **_price(guarantee, num_draws, rows_of_batch),
         "cost_of_this_release": asdict(cost),
         "account": {
@@ -157,7 +157,7 @@ def make_card(
             guarantee,
             skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
             fresh_chains=plan.method == "fresh chains",
-            where=base_in_words(base, columns),
+            where=base_in_words(base, columns, schema),
             rows_of_batch=rows_of_batch,
         ),
         "meaning": _meaning(rows, cost),

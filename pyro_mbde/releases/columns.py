@@ -26,6 +26,9 @@ from pyro_mbde.tables.schema import Schema
 
 Codes = NDArray[np.float64]
 
+#: Facts of a column that all cards have.
+_ON_ALL_CARDS = ("name", "low", "high", "whole", "scale", "decimals")
+
 #: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
 #: 2^-24 |x|, which is 1e-5 of a range as narrow as |x| / 168.
 _SAME_EDGE = 1e-5
@@ -58,6 +61,13 @@ class ReleasedColumn(NamedTuple):
     resolution: str | None = None
     may_be_missing: bool = False
 
+    def on_a_card(self) -> dict[str, Any]:
+        """Returns what a card says of the column; of numbers, what cards always said."""
+        shown = self._asdict()
+        if self.kind in ("real", "integer"):
+            del shown["kind"]
+        return {key: value for key, value in shown.items() if key in _ON_ALL_CARDS or value}
+
     @property
     def is_date(self) -> bool:
         """Whether it holds dates, with or without a time."""
@@ -89,7 +99,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
     noted = noted_schema(q.base)
     own = None if noted is None else read_noted(noted)
     if own is None or columns is None:
-        return columns if isinstance(columns, Schema) else own
+        return _in_its_form(columns, q) if isinstance(columns, Schema) else own and _in_its_form(own, q)
     if isinstance(columns, Schema):
         if _units(columns) != _units(own):
             _check_schema(row_base(q), columns)  # names an edge, if one differs
@@ -98,13 +108,22 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
-        return replace(own, columns=columns.columns)  # of an earlier model, rows are read as they were written
+        return _in_its_form(replace(own, columns=columns.columns), q)
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
         raise ValueError(
             argument_error("columns", f"be those of the density's table, {list(own.names)}", columns, remedy)
         )
-    return own
+    return _in_its_form(own, q)
+
+
+def _in_its_form(schema: Schema, q: MollifiedExpFamily) -> Schema:
+    """The schema of a base that is a box, in which whole numbers are spread, if the density's base is no mixed one."""
+    if isinstance(schema, SpreadSchema) or isinstance(row_base(q), MixedBase):
+        return schema
+    if others := [column.name for column in schema.columns if column.kind not in ("real", "integer")]:
+        raise _not_its_schema(f"levels or dates in {others} for a base that has none")
+    return SpreadSchema(schema.columns)
 
 
 def _units(schema: Schema) -> list[tuple[Any, ...]]:
@@ -158,7 +177,7 @@ def _of_schema(column: Column) -> ReleasedColumn:
     low, high = column.low, column.high
     if column.kind in ("date", "datetime"):
         low, high = (iso_text(end, str(column.resolution)) for end in (low, high))
-    levels = column.levels if column.kind != "boolean" or column.levels else (False, True)
+    levels = column.levels if column.kind != "boolean" or column.levels else ("false", "true")
     return ReleasedColumn(
         column.name,
         low,
@@ -283,7 +302,7 @@ def column_codes(
         one = values[:, place].detach().cpu()
         natural: Codes = one.double().numpy()
         if marginal.kind == "real" and schema is not None:
-            column = schema.columns[place]
+            column: Any = schema.columns[place]
             natural = column.of_kind.from_modelled(column, natural)
         missing = (one == marginal.missing_value).numpy() & (marginal.missing_share > 0)
         codes.append(np.where(missing, np.nan, natural))

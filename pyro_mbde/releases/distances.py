@@ -115,8 +115,9 @@ def joint(one: ColumnCells, other: ColumnCells) -> ColumnCells:
 
 def shares_in(cells: Cells, size: int, weights: Array | None = None) -> Array:
     """Returns the shares of rows, or of their weights, in each cell."""
-    counts: Array = np.bincount(cells, weights, minlength=size).astype(np.float64)
-    return counts / counts.sum()
+    counts = np.bincount(cells, weights, minlength=size).astype(np.float64)
+    shares: Array = counts / counts.sum()
+    return shares
 
 
 def distances(cells: ColumnCells, weights: Array) -> Distances:

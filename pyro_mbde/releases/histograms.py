@@ -17,7 +17,9 @@ _NUM_BARS, _SHOWN = 30, (0.001, 0.999)
 MAX_LEVELS = 12
 #: Marks on an axis of dates: in units that give at least the first, and every so many, so that there are at most four.
 _LEAST_MARKS, _MOST_MARKS = 2, 4
-_UNITS, _STEPS = ("Y", "M", "D", "h", "m", "s"), (1, 2, 3, 5, 10, 15, 20, 25, 30, 50, 100, 250, 500, 1000)
+_UNITS = ("Y", "M", "D", "h", "m", "s")
+_STEPS = {"Y": (1, 2, 5, 10, 20, 25, 50, 100, 250, 500, 1000), "M": (1, 2, 3, 6), "D": (1, 2, 5, 10)}
+_STEPS_OF_TIMES = (1, 2, 3, 5, 6, 10, 12, 15, 20, 30)
 
 
 class Shares(NamedTuple):
@@ -189,13 +191,19 @@ def _marks(column: ReleasedColumn) -> tuple[Mark, ...]:
         if len(begins) >= _LEAST_MARKS or unit == code:
             break
     numbers = begins.astype(np.int64) + (1970 if unit == "Y" else 0)
-    for step in _STEPS:
+    for step in _STEPS.get(unit, _STEPS_OF_TIMES):
         kept = begins[numbers % step == 0]
         if len(kept) <= _MOST_MARKS:
             break
     if not len(kept):
         kept = begins[:1]
     length = float((end - low).astype(np.int64))
-    return tuple(
-        Mark(float((one.astype(low.dtype) - low).astype(np.int64)) / length, str(one).replace("T", " ")) for one in kept
-    )
+
+    def text(moment: Any) -> str:
+        if unit in ("Y", "M", "D"):
+            return str(moment)
+        day, time = str(moment.astype("datetime64[s]")).split("T")
+        time = time if unit == "s" else time[:5]
+        return time if len(set(begins.astype("datetime64[D]"))) == 1 else f"{day[5:]} {time}"
+
+    return tuple(Mark(float((one.astype(low.dtype) - low).astype(np.int64)) / length, text(one)) for one in kept)

@@ -18,7 +18,6 @@ from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import PreparedBase, support_of
 from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
-from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.private_files import holds_release_card, write_atomically
 from pyro_mbde.releases.associations import Association
 from pyro_mbde.releases.base_words import json_values
@@ -78,9 +77,8 @@ def private_report(
 
     Args:
         q: the fitted density.
-        data: rows to compare, as for ``fit``; ``None`` for none. A DataFrame is taken for the table in its own units,
-            as by :meth:`~pyro_mbde.Schema.to_tensor`, columns by name and others left out, if the density is over the
-            base of a schema with a version, or a schema is given in ``columns``.
+        data: rows to compare, as for ``fit``; ``None`` for none. With a schema in ``columns`` a DataFrame is taken for
+            the table in its own units, as by :meth:`~pyro_mbde.Schema.to_tensor`: columns by name, others left out.
         path: where the report goes, ending in ``.html`` or ``.json``; replaced only once all is written. ``None`` to
             write nothing.
         columns: names of the columns, or the schema that the base was made from, as for :func:`~pyro_mbde.release`.
@@ -119,8 +117,7 @@ def private_report(
     named, schema = released_columns(q, columns), schema_of(q, columns)  # refuses another schema
     if target is not None and target not in [column.name for column in named]:
         raise ValueError(argument_error("target", f"name one of {[column.name for column in named]}", target))
-    in_own_units = isinstance(columns, Schema) or isinstance(base.distribution, MixedBase)
-    if schema is not None and in_own_units and isinstance(data, pd.DataFrame):
+    if schema is not None and isinstance(columns, Schema) and isinstance(data, pd.DataFrame):
         # The whole numbers of earlier schemas are spread: the same report for the same table.
         data = schema.to_tensor(data, seed=0) if isinstance(schema, SpreadSchema) else schema.to_tensor(data)
     rows = None if data is None else to_rows(data, base, 10_000)
