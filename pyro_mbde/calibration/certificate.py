@@ -44,9 +44,11 @@ def expected_draws(limits: SampleBounds, certificate: Certificate) -> float:
 
     With bets of gap over variance the log-capital grows by :math:`\eta^2/(2V)` a sample on average; and no bet can
     exceed one over the largest possible loss, so it grows by no more than about :math:`\eta/(Y_{max} - e^\eta)`. It has
-    to reach :math:`\log 1/\delta`.
+    to reach :math:`\log 1/\delta`. Of the tolerance, :data:`ROUNDING_RESERVE` is kept back.
     """
-    target, gap = -math.log(certificate.delta), math.expm1(certificate.tolerance)
+    target, gap = -math.log(certificate.delta), math.expm1(certificate.tolerance - ROUNDING_RESERVE)
+    if gap <= 0:
+        return math.inf
     by_scatter = 2 * target * limits.variance / gap**2
     by_range = target * max(limits.largest - 1 - gap, 1 - gap - limits.smallest, 0.0) / (LARGEST_BET * gap)
     return max(by_scatter, by_range)

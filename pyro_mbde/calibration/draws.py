@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -18,14 +17,12 @@ from pyro_mbde.density.normalizer import NUM_REPLICATES
 from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
 from pyro_mbde.density.tilt import Tilt
 
-#: Cells of the unit cube over which the certificate's control variate is constant, at most.
-_MAX_CELLS = 2**14
 #: Draws scored between two movements of the progress bar: whole chunks, so that it changes no bit.
 _BAR_STEP = 16 * CHUNK_ROWS
 
 
 class ScoredDraws:
-    """Makes draws of a base, their scores, and the cells of the unit cube that they were inverted from.
+    """Makes draws of a base, their scores, and the points of the unit cube that they were inverted from.
 
     Raises:
         ValueError: the score of a row depends on its place among other rows, whatever the weights.
@@ -43,22 +40,11 @@ class ScoredDraws:
         self._source = OnceFilledSource(base)
         # Quasi-random draws are made when they are needed, but always the same for a seeded fit.
         self._seed = int(torch.randint(2**31, ()))
-        # The unit cube is cut in so many dimensions, into so many parts each. It is cut only if both quasi-random and
-        # fresh draws come with the points that they were inverted from: the control variate needs the same cells for
-        # both.
-        self._num_cut_dims, self._parts_per_dim = 0, 1
+        # Points are given only if both quasi-random and fresh draws come with them: a control variate needs both.
         with seeded(0):
             _, quasi = quasi_draws_with_points(self._base, 2)
             _, fresh = self._source.propose_with_points(2)
-        if quasi is not None and fresh is not None:
-            self._num_cut_dims = min(quasi.shape[1], int(math.log2(_MAX_CELLS)))
-            # 1e-9 is added so that rounding cannot turn a root of 128 into 127.
-            self._parts_per_dim = int(_MAX_CELLS ** (1 / self._num_cut_dims) + 1e-9)
-
-    @property
-    def num_cells(self) -> int:
-        """Number of cells; 1 where the cube is not cut."""
-        return int(self._parts_per_dim**self._num_cut_dims)
+        self._has_points = quasi is not None and fresh is not None
 
     def quasi_random(self, num_held: int, size: int, bar: tqdm[Any]) -> SampledScores:
         """Returns ``size`` quasi-random draws in each replicate, to follow ``num_held`` earlier ones."""
@@ -66,8 +52,8 @@ class ScoredDraws:
             replicates = [quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)]
         return SampledScores.of_blocks([self._scored(draws, points, bar) for draws, points in replicates])
 
-    def fresh(self, num_draws: int, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
-        """Returns scores and cells of independent draws, made with the operating system's randomness."""
+    def fresh(self, num_draws: int, bar: tqdm[Any]) -> tuple[Tensor, Tensor | None]:
+        """Returns scores and points of independent draws, made with the operating system's randomness."""
         with system_generator():
             draws, points = self._source.propose_with_points(num_draws)
         return self._scored(draws, points, bar)
@@ -79,13 +65,9 @@ class ScoredDraws:
     def _features(self, values: Tensor) -> Tensor:
         return as_features(values, self._base, self._dtype)
 
-    def _scored(self, draws: Tensor, points: Tensor | None, bar: tqdm[Any]) -> tuple[Tensor, Tensor]:
+    def _scored(self, draws: Tensor, points: Tensor | None, bar: tqdm[Any]) -> tuple[Tensor, Tensor | None]:
         parts = []
         for part in torch.split(draws, _BAR_STEP):
             parts.append(self.scores(part))
             bar.update(len(part))
-        scores = torch.cat(parts)
-        if points is None:
-            return scores, torch.zeros(len(draws), dtype=torch.int32)
-        indices = (points[:, : self._num_cut_dims] * self._parts_per_dim).long().clamp(max=self._parts_per_dim - 1)
-        return scores, (indices * self._parts_per_dim ** torch.arange(self._num_cut_dims)).sum(1).int()
+        return torch.cat(parts), points if self._has_points else None

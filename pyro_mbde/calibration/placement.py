@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ from torch.distributions import Distribution
 from tqdm import tqdm
 
 from pyro_mbde.calibration.batches import BatchCertificate, BatchScores
-from pyro_mbde.calibration.certificate import SampleBounds, certify, expected_draws
+from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, certify, expected_draws
+from pyro_mbde.calibration.control import Control, best_control
 from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.projection import project, project_a_priori
 from pyro_mbde.calibration.scores import ExactScores, SampledScores
@@ -26,13 +27,13 @@ from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.tilt import Tilt
 from pyro_mbde.privacy.release_plan import MAX_CERTIFIED_ROWS
 
-#: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second until the
-#: standard error of the log-normaliser is below the third, a share of the tolerance.
-_FIRST_QUASI_DRAWS, _MAX_QUASI_DRAWS, _CLOSE_ENOUGH = 2**17, 2**22, 1 / 6
-#: Fresh draws in a block of the certificate, and the most that the first and the second attempt may take. The first may
-#: take twice the average that is planned for the hardest tilt: half of all attempts exceed that average, few by a
-#: factor of two.
-_BLOCK_SIZE, _FIRST, _SECOND = 2**15, 2**23, 2**25
+#: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second (up to the
+#: third for batches) until the standard error of the log-normaliser is below the fourth, a share of the tolerance.
+_FIRST_QUASI_DRAWS, _MAX_QUASI_DRAWS, _MAX_QUASI_DRAWS_OF_BATCHES, _CLOSE_ENOUGH = 2**17, 2**20, 2**22, 1 / 6
+#: Fresh draws in a block of the certificate; the most draws that the first and the second attempt may take, in units of
+#: what is planned for the hardest tilt; and as a number. Half of all attempts at the hardest tilt exceed what is
+#: planned, few by a factor of two.
+_BLOCK_SIZE, _FIRST, _SECOND, _MAX_FRESH_DRAWS = 2**15, 2.0, 8.0, 2**25
 #: The most blocks that the two attempts at the certificate of a batch may take, in units of what is expected; and
 #: scores that the expectation rests on.
 _PATIENCE, _HELD = (3.0, 10.0), 2**17
@@ -150,8 +151,9 @@ class Calibrator:
                 return self._certify_batches(num_rows, shift, bounds, certificate, _PATIENCE[1], bar)
         if isinstance(self._scores, ExactScores):
             return self._scores.certify(shift, bounds, certificate)
+        proof = _Proof.of_held(self._scores, shift, bounds, certificate)
         with self._bar() as bar:
-            return self._certify(self._scores, shift, bounds, certificate, self._blocks(_SECOND, bar))
+            return proof.holds(shift, certificate, self._blocks(_SECOND * proof.planned(certificate), bar))
 
     def _bar(self) -> tqdm[Any]:
         return tqdm(desc="calibration", unit="draw", unit_scale=True, delay=1, disable=not self._progress)
@@ -161,16 +163,15 @@ class Calibrator:
     ) -> Placement:
         # delta is shared out between two attempts: either may be wrong.
         claim = replace(certificate, delta=certificate.delta / 2)
-        scores, shift = self._shift(scores, bounds, certificate, bar)
         # Kept for later calls: more draws where the tolerance asked for them, whether or not an attempt succeeds.
-        self._scores = scores
+        self._scores, placed, shift, proof = self._shift(scores, bounds, certificate, bar)
         taken: list[tuple[Tensor, Tensor]] = []
-        if self._certify(scores, shift, bounds, claim, self._blocks(_FIRST, bar, taken.append)):
-            return Placement(shift, 1.0, scores.log_normalizer(shift, bounds))
+        if proof.holds(shift, claim, self._blocks(_FIRST * proof.planned(claim), bar), taken.append):
+            return Placement(shift, 1.0, placed.log_normalizer(shift, bounds))
         # The draws of the first attempt help to find a better shift, in this call only.
-        pooled = scores.pooled(SampledScores.of_blocks(taken), shift, bounds)
+        pooled = placed.pooled(proof.fresh_scores(taken), shift, bounds)
         shift = project(*pooled.weighted(), bounds)
-        if self._certify(pooled, shift, bounds, claim, self._blocks(_SECOND, bar)):
+        if proof.holds(shift, claim, self._blocks(_SECOND * proof.planned(claim), bar)):
             return Placement(shift, 1.0, pooled.log_normalizer(shift, bounds))
         shrinkage = certain_shrinkage(bounds)
         return Placement(shift, shrinkage, scores.log_normalizer(shift, bounds, shrinkage))
@@ -203,7 +204,7 @@ class Calibrator:
             shift = project(*placed.weighted(), bounds)
             error = placed.log_normalizer(shift, bounds).standard_error
             close = error <= _CLOSE_ENOUGH * certificate.tolerance
-            if close or isinstance(scores, ExactScores) or scores.scores.numel() >= _MAX_QUASI_DRAWS:
+            if close or isinstance(scores, ExactScores) or scores.scores.numel() >= _MAX_QUASI_DRAWS_OF_BATCHES:
                 return scores, placed, shift
             held = scores.scores.shape[1]
             scores = scores.joined(self._draws.quasi_random(held, held, bar))
@@ -219,55 +220,89 @@ class Calibrator:
 
     def _shift(
         self, scores: SampledScores, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]
-    ) -> tuple[SampledScores, float]:
-        """The shift of the projection, on as many quasi-random draws as the tolerance asks for; and these."""
-        while True:
-            shift = project(*scores.weighted(), bounds)
-            error = scores.log_normalizer(shift, bounds).standard_error
-            if error <= _CLOSE_ENOUGH * certificate.tolerance or scores.scores.numel() >= _MAX_QUASI_DRAWS:
-                return scores, shift
-            held = scores.scores.shape[1]
-            scores = scores.joined(self._draws.quasi_random(held, held, bar))
+    ) -> tuple[SampledScores, SampledScores, float, _Proof]:
+        """The shift of the projection, on as many quasi-random draws as the tolerance asks for.
 
-    def _blocks(
-        self, num_draws: int, bar: tqdm[Any], on_block: Callable[[tuple[Tensor, Tensor]], object] = lambda block: None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Scores and cells of fresh draws, in blocks that are made when they are asked for."""
-        for _ in range(num_draws // _BLOCK_SIZE):
-            block = self._draws.fresh(_BLOCK_SIZE, bar)
-            on_block(block)
-            yield block
-
-    def _certify(
-        self,
-        scores: SampledScores,
-        shift: float,
-        bounds: Bounds,
-        certificate: Certificate,
-        blocks: Iterator[tuple[Tensor, Tensor]],
-    ) -> bool:
-        r"""Whether :math:`|\phi|` is proved on fresh draws to be at most the tolerance.
-
-        What is bet on is :math:`Y = e^{f(x)} - g(k) + \bar g`, with k the cell of the unit cube that x was inverted
-        from, g the average of :math:`e^f` over the scored draws in a cell, and :math:`\bar g` the average of g over
-        all cells (control variate). :math:`E\,Y = e^\phi` as long as ``blocks`` are independent of ``scores``. Proof:
-        docs/proofs.md, *Calibration: the control variate*.
+        Returns the draws, the draws as they are weighted, the shift and how to prove it.
         """
-        tilted = clip_score(scores.scores, shift, bounds).exp().flatten()
-        cells = scores.cells.flatten()
-        num_cells = self._draws.num_cells
-        counts = torch.bincount(cells, minlength=num_cells)
-        control = torch.bincount(cells, tilted, minlength=num_cells) / counts.clamp(min=1)
-        control[counts == 0] = 1.0
-        least, most, mean = float(control.min()), float(control.max()), float(control.mean())
-        smallest, largest = math.exp(bounds.low), math.exp(bounds.high)
-        limits = SampleBounds(smallest - most + mean, largest - least + mean, float((tilted - control[cells]).var()))
-        plain = SampleBounds(smallest, largest, float(tilted.var()))
-        # Where only a rare large value could prove it wrong, the control variate is worse: it widens the bounds.
-        if expected_draws(plain, certificate) < expected_draws(limits, certificate):
-            control, limits = torch.ones_like(control), plain
-        samples = (clip_score(values, shift, bounds).exp() - control[at] + control.mean() for values, at in blocks)
-        return certify(samples, limits, certificate)
+        placed = scores
+        shift = project(*placed.weighted(), bounds)
+        proof = _Proof.of_held(scores, shift, bounds, certificate)
+        close = _CLOSE_ENOUGH * (certificate.tolerance - ROUNDING_RESERVE)
+        if placed.log_normalizer(shift, bounds).standard_error > close:
+            placed = scores.controlled(proof.control)
+            shift = project(*placed.weighted(), bounds)
+        while placed.log_normalizer(shift, bounds).standard_error > close:
+            held = scores.scores.shape[1]
+            if held * NUM_REPLICATES >= _MAX_QUASI_DRAWS:
+                break
+            scores = scores.joined(self._draws.quasi_random(held, held, bar))
+            placed = scores.controlled(proof.control)
+            shift = project(*placed.weighted(), bounds)
+        return scores, placed, shift, proof
+
+    def _blocks(self, num_draws: float, bar: tqdm[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Scores and points of fresh draws, in blocks that are made when they are asked for."""
+        for _ in range(math.ceil(min(num_draws, _MAX_FRESH_DRAWS) / _BLOCK_SIZE)):
+            yield self._draws.fresh(_BLOCK_SIZE, bar)
+
+
+class _Proof(NamedTuple):
+    r"""How :math:`|\phi|` is proved on fresh draws to be at most a tolerance.
+
+    What is bet on is :math:`Y = e^{f(x)} - g(u) + E\,g`, with u the point of the unit cube that x was inverted from,
+    and g a control variate that is fitted to :math:`e^f` on held draws. :math:`E\,Y = e^\phi` as long as fresh draws
+    are independent of those that are held. Proof: docs/proofs.md, *Calibration: the control variate*.
+
+    Attributes:
+        bounds: of the tilt.
+        control: g; None for none.
+        limits: bounds of Y, and a guess at its variance.
+    """
+
+    bounds: Bounds
+    control: Control | None
+    limits: SampleBounds
+
+    @classmethod
+    def of_held(cls, scores: SampledScores, shift: float, bounds: Bounds, certificate: Certificate) -> _Proof:
+        """Returns the proof that takes the fewest draws, as far as held draws tell."""
+        known = scores.scores if scores.points is None else scores.scores[:, : scores.points.shape[1]]
+        tilted = clip_score(known, shift, bounds).exp().flatten()
+        points = None if scores.points is None else scores.points.flatten(0, 1)
+        return cls(bounds, *best_control(tilted, points, bounds, certificate))
+
+    def planned(self, certificate: Certificate) -> float:
+        """Returns how many draws are planned for the hardest tilt; public."""
+        smallest, largest = math.exp(self.bounds.low), math.exp(self.bounds.high)
+        hardest = SampleBounds(smallest, largest, (largest - 1) * (1 - smallest))
+        return expected_draws(hardest, certificate)
+
+    def holds(
+        self,
+        shift: float,
+        certificate: Certificate,
+        blocks: Iterable[tuple[Tensor, Tensor | None]],
+        on_block: Callable[[tuple[Tensor, Tensor]], object] = lambda block: None,
+    ) -> bool:
+        """Returns whether it is proved on blocks of fresh draws; ``on_block`` gets their scores and g."""
+
+        def samples() -> Iterator[Tensor]:
+            for scores, points in blocks:
+                values = torch.zeros_like(scores) if self.control is None or points is None else self.control(points)
+                on_block((scores, values))
+                yield clip_score(scores, shift, self.bounds).exp() - values + self._mean
+
+        return certify(samples(), self.limits, certificate)
+
+    @property
+    def _mean(self) -> float:
+        return 0.0 if self.control is None else self.control.mean
+
+    def fresh_scores(self, taken: list[tuple[Tensor, Tensor]]) -> SampledScores:
+        """Returns the scores that an attempt was tried on, weighted as g asks for."""
+        fresh = SampledScores.of_blocks([(scores, None) for scores, _ in taken])
+        return fresh.with_known_mean(torch.cat([values for _, values in taken]), self._mean)
 
 
 def certain_shrinkage(bounds: Bounds) -> float:

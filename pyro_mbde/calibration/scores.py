@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,14 @@ import torch
 from torch import Tensor
 
 from pyro_mbde.calibration.certificate import ROUNDING_RESERVE
+from pyro_mbde.calibration.control import Control
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
 from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer, replicated_log_normalizer
 
+#: Coordinates of points that are kept beside the scores, at most: 256 MB of them.
+_MAX_COORDINATES = 2**26
+#: The least weight of a draw, relative to the average, where draws are weighted to suit a control variate.
+_LEAST_WEIGHT = 1e-6
 #: The quasi-random draws are mistrusted where (phi_quasi - phi_fresh)^2 > 3^2 (se_quasi^2 + se_fresh^2): were both
 #: unbiased and normal, chance would put them so far apart in 0.3 per cent of fits. Only the gain depends on it, not the
 #: proof.
@@ -54,19 +60,25 @@ class SampledScores(NamedTuple):
 
     Attributes:
         scores: float64 of shape ``(num_replicates, n)``.
-        cells: cell of the unit cube that each draw was inverted from, shape ``(num_replicates, n)``.
-        log_weights: logarithms of the draws' weights within a replicate, 1 on average; shape ``(n,)`` or ``(1,)``.
+        points: of the unit cube, float32 of shape ``(num_replicates, m, num_dims)``: those that the first m draws of
+            each replicate were inverted from. None if they were not inverted.
+        log_weights: logarithms of the draws' weights, 1 on average in each replicate; of a shape that can be expanded
+            to that of the scores.
     """
 
     scores: Tensor
-    cells: Tensor
+    points: Tensor | None
     log_weights: Tensor
 
     @classmethod
-    def of_blocks(cls, blocks: Sequence[tuple[Tensor, Tensor]]) -> SampledScores:
-        """Returns draws of equal weight, given as blocks of scores and cells, cut into replicates."""
-        scores, cells = (torch.cat(parts).reshape(NUM_REPLICATES, -1) for parts in zip(*blocks, strict=True))
-        return cls(scores, cells, torch.zeros(1, dtype=torch.float64))
+    def of_blocks(cls, blocks: Sequence[tuple[Tensor, Tensor | None]]) -> SampledScores:
+        """Returns draws of equal weight, given as blocks of scores and points, cut into replicates."""
+        scores = torch.cat([scores for scores, _ in blocks]).reshape(NUM_REPLICATES, -1)
+        given = [points.float() for _, points in blocks if points is not None]
+        points = torch.cat(given).reshape(*scores.shape, -1) if len(given) == len(blocks) else None
+        if points is not None and points.numel() > _MAX_COORDINATES:
+            points = points[:, : max(1, _MAX_COORDINATES // points[:, 0].numel())].clone()
+        return cls(scores, points, torch.zeros(1, dtype=torch.float64))
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """Returns scores and the logarithms of their weights, both flat."""
@@ -83,8 +95,35 @@ class SampledScores(NamedTuple):
 
     def joined(self, more: SampledScores) -> SampledScores:
         """Returns both sets of draws, replicate by replicate, with equal weights."""
-        scores, cells = torch.cat([self.scores, more.scores], 1), torch.cat([self.cells, more.cells], 1)
-        return SampledScores(scores, cells, torch.zeros(1, dtype=torch.float64))
+        points = self.points
+        if points is not None and more.points is not None and points.shape[1] == self.scores.shape[1]:
+            if points.numel() + more.points.numel() <= _MAX_COORDINATES:
+                points = torch.cat([points, more.points], 1)
+        scores = torch.cat([self.scores, more.scores], 1)
+        return SampledScores(scores, points, torch.zeros(1, dtype=torch.float64))
+
+    def controlled(self, control: Control | None) -> SampledScores:
+        """Returns the draws with weights as of :meth:`with_known_mean`, if all of their points are known."""
+        points = self.points
+        if control is None or points is None or points.shape[1] < self.scores.shape[1]:
+            return self
+        return self.with_known_mean(control(points.flatten(0, 1)), control.mean)
+
+    def with_known_mean(self, values: Tensor, mean: float) -> SampledScores:
+        """Returns the draws with weights under which a control variate has its known mean in every replicate.
+
+        What is near the control variate is then known far better (regression estimator: Deville, Sarndal. Calibration
+        estimators in survey sampling. 1992).
+
+        Args:
+            values: of the control variate at the draws, as many as there are scores.
+            mean: its mean under the base.
+        """
+        values = values.reshape(self.scores.shape)
+        centred = values - values.mean(1, keepdim=True)
+        variance = centred.square().mean(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        weights = 1 + (mean - values.mean(1, keepdim=True)) * centred / variance
+        return self._replace(log_weights=weights.clamp(min=_LEAST_WEIGHT).log())
 
     def pooled(self, fresh: SampledScores, shift: float, bounds: Bounds) -> SampledScores:
         """Returns these quasi-random draws and fresh ones, each set weighted by how well it knows phi at a shift.
@@ -103,7 +142,8 @@ class SampledScores(NamedTuple):
         total = quasi_variance + fresh_variance
         quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
         weights = [
-            torch.full((size,), share * (num_quasi + num_fresh) / size, dtype=torch.float64)
-            for size, share in ((num_quasi, quasi_share), (num_fresh, 1 - quasi_share))
+            draws.log_weights.expand_as(draws.scores)
+            + math.log(max(share, _LEAST_WEIGHT) * (num_quasi + num_fresh) / size)
+            for draws, share, size in ((self, quasi_share, num_quasi), (fresh, 1 - quasi_share, num_fresh))
         ]
-        return self.joined(fresh)._replace(log_weights=torch.cat(weights).log())
+        return self.joined(fresh)._replace(log_weights=torch.cat(weights, 1))

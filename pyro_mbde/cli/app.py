@@ -19,8 +19,10 @@ from pyro_mbde.cli.diagnose import diagnose_command
 from pyro_mbde.cli.errors import USER_ERRORS, error_text, is_unexpected
 from pyro_mbde.cli.fit import fit_command
 from pyro_mbde.cli.forward import bench_command, reproduce_command
+from pyro_mbde.cli.preview import preview_command
 from pyro_mbde.cli.release import release_command
 from pyro_mbde.cli.report import report_command
+from pyro_mbde.cli.schema import schema_group
 from pyro_mbde.cli.shared import BUDGET_REFUSED, EXAMPLES, INTERRUPTED, USER_ERROR
 
 
@@ -116,6 +118,8 @@ def main() -> None:
 
 
 for command in (
+    schema_group,
+    preview_command,
     fit_command,
     release_command,
     budget_group,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pyro_mbde.cli.config import config_columns
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.shared import (
+    DEPENDENCES,
     EXAMPLES,
     EXISTING,
     OUTPUT,
@@ -21,8 +21,9 @@ from pyro_mbde.cli.shared import (
     batch_remarks,
     check_output,
     filled_share_option,
-    find_schema,
+    find_base,
     force_option,
+    public_rows_options,
     schema_option,
     shared_options,
     skew_option,
@@ -142,7 +143,6 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--epsilon",
         type=NUMBER,
-        required=True,
         help="Privacy parameter, in nats: of one row, or with --rows of a whole batch.",
     )
     @click.option(
@@ -166,7 +166,10 @@ def recipe_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--steps", type=Whole(1), help="Gradient steps of a network.  [default: the method's own]")
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> Any:
-        recipe = Recipe.from_options(**{name: options.pop(name) for name in RECIPE_OPTIONS})
+        given = {name: options.pop(name) for name in RECIPE_OPTIONS}
+        if given["epsilon"] is None and not options.get("check"):
+            raise click.UsageError("Missing option '--epsilon'.")
+        recipe = None if given["epsilon"] is None else Recipe.from_options(**given)
         return function(*args, recipe=recipe, **options)
 
     return run
@@ -196,8 +199,10 @@ A schema says what is public about the columns, from their codebook, not from th
 )
 @click.argument("table", type=EXISTING)
 @schema_option
+@public_rows_options
 @recipe_options
-@click.option("-o", "--output", type=OUTPUT, required=True, metavar="MODEL", help="File for the model. Private.")
+@click.option("-o", "--output", type=OUTPUT, metavar="MODEL", help="File for the model. Private.")
+@click.option("--check", is_flag=True, help="Only compare TABLE with the schema: no fit, no model, nothing is spent.")
 @table_options
 @click.option("--seed", type=Whole(0), help="For a reproducible fit.")
 @force_option
@@ -208,8 +213,11 @@ def fit_command(
     console: Console,
     table: Path,
     schema: Path | None,
-    recipe: Recipe,
-    output: Path,
+    public_rows: Path | None,
+    dependence: str,
+    recipe: Recipe | None,
+    output: Path | None,
+    check: bool,
     csv_format: dict[str, str],
     seed: int | None,
     force: bool,
@@ -227,16 +235,19 @@ def fit_command(
     drawn from it; still, do not keep fitting until one looks right: a certificate covers one fit, not the best of
     several.
     """
-    if schema is None and config_columns(ctx) is None:
-        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+    if check:
+        _check_table(ctx, console, table, schema, csv_format)
+        return
+    if output is None:
+        raise click.UsageError("Missing option '--output'.", ctx)
+    assert recipe is not None  # else its options would have said so
     check_output(ctx, output, force=force)
     from pyro_mbde._checks import counted
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
 
-    columns = find_schema(ctx, schema)
-    assert columns is not None
-    train = recipe.trainer(columns.base(), seed=seed, progress=console.progress)
+    columns, base = find_base(ctx, console, schema, public_rows, dependence)
+    train = recipe.trainer(base, seed=seed, progress=console.progress)
     rows = columns.to_tensor(read_table(table, **csv_format))
     model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
     if output.exists():
@@ -260,6 +271,26 @@ def fit_command(
     draw = "draw" if recipe.rows is None else f"batch of {counted(recipe.rows, 'row')}"
     console.answer(document, f"{output}: one {draw} costs epsilon {guarantee.epsilon:.6g}{certificate}", settled=True)
     console.note(f"{output} is as sensitive as the table: keep it. Hand out rows from `pyro-mbde release` alone.")
+
+
+def _check_table(
+    ctx: click.Context, console: Console, table: Path, schema: Path | None, csv_format: dict[str, str]
+) -> None:
+    """Compares a table with its schema; what is found is for the owner alone."""
+    from pyro_mbde._checks import counted
+    from pyro_mbde.tables.files import read_table
+
+    columns, _ = find_base(ctx, console, schema, None, DEPENDENCES[0])
+    frame = read_table(table, **csv_format)
+    num_kept = len(columns.to_tensor(frame))
+    names = counted(len(columns.columns), "column")
+    left_out = [str(name) for name in frame.columns if str(name) not in columns.names]
+    document = {"rows": len(frame), "rows_kept": num_kept, "columns": list(columns.names), "left_out": left_out}
+    text = f"{table} fits the schema: {names}, {num_kept:,} of {counted(len(frame), 'row')} can be used."
+    if left_out:
+        text += f"\nNot in the schema, and left out: {', '.join(left_out)}."
+    console.answer(document, text)
+    console.note("Nothing was fitted or spent. What is said here depends on the table: keep it to yourself.")
 
 
 def _compare(console: Console, path: Path, model: Any) -> None:

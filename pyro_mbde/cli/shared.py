@@ -18,6 +18,7 @@ from pyro_mbde.cli.numbers import NUMBER
 
 if TYPE_CHECKING:
     from pyro_mbde import Schema
+    from pyro_mbde.density.mixed_base import MixedBase
 
 USER_ERROR, BUDGET_REFUSED, CHECK_FAILED, INTERRUPTED = 1, 3, 4, 130  # 2 is for wrong usage, which click raises
 EXAMPLES = "Examples:"
@@ -54,8 +55,32 @@ schema_option = click.option(
     "--schema",
     type=EXISTING,
     metavar="TOML",
-    help="File of [[columns]]: name, low, high; optional kind, scale, decimals, outside, missing; or in --config.",
+    help="File of what is public about the table: its [[columns]], [[correlations]], constraints; or in --config.",
 )
+DEPENDENCES = ("copula", "flow")
+
+
+def public_rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of public rows to a command, which gets ``public_rows`` and ``dependence``."""
+    for option in (
+        click.option(
+            "--dependence",
+            type=click.Choice(DEPENDENCES),
+            default="copula",
+            show_default=True,
+            help="How columns of the public rows go together: by correlations; or by a neural network (a flow).",
+        ),
+        click.option(
+            "--public-rows",
+            type=EXISTING,
+            metavar="CSV",
+            help="A table that anybody may see, such as an open survey, with the schema's columns: for the base.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 #: Where a calibrated density lies, where nothing else is asked for.
 SKEW = 0.3
 skew_option = click.option(
@@ -92,6 +117,29 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
         return Schema.read(path)
     columns = config_columns(ctx)
     return None if columns is None else Schema.from_dict(columns)
+
+
+def find_base(
+    ctx: click.Context, console: Console, path: Path | None, public_rows: Path | None, dependence: str
+) -> tuple[Schema, MixedBase]:
+    """Returns the schema and its base, which follow public rows where some are named; raises where there is none."""
+    if path is None and config_columns(ctx) is None:
+        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+    schema = find_schema(ctx, path)
+    assert schema is not None
+    if public_rows is None:
+        if dependence != DEPENDENCES[0]:
+            raise click.UsageError("--dependence goes with --public-rows.", ctx)
+        return schema, schema.base()
+    from pyro_mbde.tables.files import read_table
+    from pyro_mbde.tables.public_rows import follow_public_rows
+
+    frame = read_table(public_rows)
+    console.note(
+        f"The base follows the rows of {public_rows}: they must be public. Anything of a private table in them has no "
+        f"protection."
+    )
+    return follow_public_rows(schema, frame, source=public_rows.name, dependence=dependence)
 
 
 def open_ledger(place: str, *, create: bool = False) -> Any:

@@ -15,6 +15,7 @@ from pyro_mbde._torch_state import single_thread
 from pyro_mbde.cli import main as command
 from pyro_mbde.cli.forward import PrintingGroup
 from pyro_mbde.cli.shared import EXAMPLES
+from pyro_mbde.experiments.bench_bases import bases
 from pyro_mbde.experiments.bench_batches import batches
 from pyro_mbde.experiments.bench_certificate import attack, certificate
 from pyro_mbde.experiments.bench_chains import chains
@@ -91,7 +92,7 @@ def _compare(parts: dict[str, Callable[[int], None]], repeats: int) -> None:
     click.echo(f"{medians}, ratio {ratio:.1f} (medians of {repeats})")
 
 
-for measurement in (gain, reach, batches, certificate, attack, chains):
+for measurement in (gain, reach, batches, bases, certificate, attack, chains):
     main.add_command(measurement)
 
 if __name__ == "__main__":

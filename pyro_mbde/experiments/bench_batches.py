@@ -143,6 +143,11 @@ def medical_case(seed: int, num_draws: int, *, quick: bool) -> Case:
     )
 
 
+def fit_scores(base: Any, seen: Tensor, draws: Tensor, seed: int, *, quick: bool) -> Tensor:
+    """Scores of draws of a base by a fit to rows."""
+    return _in_parts(_trainer(base, seed, quick=quick).fit(seen).log_ratio, draws)
+
+
 def _trainer(base: Any, seed: int, *, quick: bool) -> DensityRatio:
     trainer = DensityRatio(base, seed=seed, progress=False)
     if quick:

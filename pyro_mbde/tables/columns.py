@@ -143,6 +143,8 @@ class Column:
         """A table of facts with numbers and levels in place of the texts that files have as keys, and with dates."""
         if name == "shares":
             return {_as_given_or(lambda one: self.of_kind.of_key(self, one), key): table[key] for key in table}
+        if name == "quantiles":
+            table = _undotted(table)
         numbers = {_as_given_or(float, key) if name == "quantiles" else key: table[key] for key in table}
         if "resolution" not in self.of_kind.takes:
             return numbers
@@ -222,6 +224,16 @@ class Column:
 #: Keys of a column, as files have them.
 COLUMN_KEYS = tuple(one.name for one in fields(Column))
 _DEFAULTS = {one.name: one.default for one in fields(Column)}
+
+
+def _undotted(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A table with the keys that were meant: TOML reads 0.1 = 20 as a table named 0 with the key 1."""
+    flat: dict[Any, Any] = {}
+    for key, value in table.items():
+        flat.update(
+            {f"{key}.{part}": one for part, one in value.items()} if isinstance(value, Mapping) else {key: value}
+        )
+    return flat
 
 
 def _as_given_or(convert: Callable[[Any], Any], value: Any) -> Any:

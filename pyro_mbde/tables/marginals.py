@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.facts import (
@@ -112,7 +113,7 @@ def density_table(column: Column) -> DensityTable:
     r"""Returns the public density of a column, from what its schema states.
 
     A mean, with or without a standard deviation, gives the law of most entropy on the range; quantiles and histograms
-    are uniform, in modelled units, between their edges; what is not stated is uniform. See :doc:`marginals`.
+    are uniform, in modelled units, between their edges; what is not stated is uniform. See docs/marginals.md.
 
     Privacy:
         Public, as all of a schema.
@@ -127,10 +128,8 @@ def density_table(column: Column) -> DensityTable:
         ValueError: no law on the range is as stated.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> nothing = dict.fromkeys(["mean", "sd", "quantiles", "histogram", "distribution"])
-        >>> smoker = SimpleNamespace(kind="boolean", shares={"yes": 0.2, "no": 0.8}, **nothing)
-        >>> density_table(smoker).left
+        >>> from pyro_mbde import Column
+        >>> density_table(Column("smoker", kind="boolean", shares={"yes": 0.2, "no": 0.8})).left
         array([0.8, 0.2])
     """
     check_facts(column)
@@ -145,9 +144,9 @@ def density_table(column: Column) -> DensityTable:
         return _mixed(span, _law_table(column, span, read_distribution(column)))
     if column.quantiles is not None:
         levels, values = read_quantiles(column)
-        return _mixed(span, _filled(span, values, np.diff(levels)))
+        return _mixed(span, _filled(column, span, values, np.diff(levels)))
     if column.histogram is not None:
-        return _mixed(span, _filled(span, *read_histogram(column)))
+        return _mixed(span, _filled(column, span, *read_histogram(column)))
     return _uniform(span, _plain_edges(span))
 
 
@@ -189,10 +188,13 @@ def _uniform(span: Range, edges: Numbers) -> DensityTable:
     return _shaped(edges, masses / masses.sum(), 1 / (1 + edges[:-1]), 1 / (1 + edges[1:]))
 
 
-def _filled(span: Range, bins: Numbers, shares: Numbers) -> DensityTable:
+def _filled(column: Column, span: Range, bins: Numbers, shares: Numbers) -> DensityTable:
     """A law with given masses of bins, uniform in modelled units within each."""
-    bins = np.asarray(span.modelled(bins))
-    bins[[0, -1]] = span.ends
+    modelled = _representable(column, span, np.asarray(span.modelled(bins)))
+    bins = np.unique(np.concatenate([modelled, span.ends]).clip(*span.ends))
+    # Bins that the column's floats do not tell apart are one.
+    place = np.searchsorted(bins, modelled[:-1], side="right").clip(1, len(bins) - 1) - 1
+    shares = np.bincount(place, shares, len(bins) - 1)
     uniform = _uniform(span, np.union1d(_plain_edges(span), bins))
     bin_of = np.searchsorted(bins, uniform.edges[:-1], side="right") - 1
     factor = shares / np.bincount(bin_of, uniform.masses(), len(shares))
@@ -215,8 +217,7 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
         edges = np.unique(np.concatenate([[low, high], np.rint(even), whole, whole + 1]).clip(low, high))
     else:
         edges = np.concatenate([np.linspace(low, high, _EQUAL + 1), span.modelled(points)])
-        if str(getattr(column, "dtype", "")) == "torch.float32":  # edges that are different there too
-            edges = edges.astype(np.float32).astype(np.float64)
+        edges = _representable(column, span, edges)
         edges = edges[(edges > low) & (edges < high)]
         edges = np.unique(np.concatenate([[low, high], edges]))
     natural = np.asarray(span.natural(edges))
@@ -230,6 +231,15 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
         density = law.densities(natural) * scale
         left, right = density[:-1], density[1:]
     return _shaped(edges, masses / masses.sum(), left, right)
+
+
+def _representable(column: Column, span: Range, edges: Numbers) -> Numbers:
+    """Edges between the ends as floats of the column's type."""
+    if span.whole or column.dtype != torch.float32:
+        return edges
+    inner = edges.astype(np.float32).astype(np.float64)
+    low, high = (float(np.float32(end)) for end in span.ends)
+    return np.where((inner > low) & (inner < high), inner, np.where(inner <= low, *span.ends))
 
 
 def _shaped(edges: Numbers, masses: Numbers, left: Numbers, right: Numbers) -> DensityTable:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
-from scipy.special import logsumexp
+from scipy.special import logsumexp  # type: ignore[import-untyped]  # SciPy ships no types
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.facts import Numbers, Range

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_number
+from pyro_mbde._checks import argument_error, check_choice, check_number, counted
+from pyro_mbde.density.marginals import MarginalTable
+from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
     LEVEL_KINDS,
     WAYS,
     Numbers,
-    date_of_code,
     did_you_mean,
     range_of,
 )
@@ -29,7 +30,8 @@ from pyro_mbde.tables.facts import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pyro_mbde.tables.columns import Column
+    from pyro_mbde.density.mixed_base import MixedBase
+    from pyro_mbde.tables.schema import Schema
 
 #: Bins of a learned histogram, besides those of single numbers and of the ends.
 MAX_BINS = 50
@@ -161,7 +163,7 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
     width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
     present = values >= lowest - width / 2
-    if column.missing == "level" and column.missing_share is None:
+    if column.keeps_missing and column.missing_share in (None, DEFAULT_MISSING_SHARE):
         missing = len(values) - int(present.sum())
         facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
     if all(getattr(column, way) is None for way in WAYS) and present.any():
@@ -202,7 +204,7 @@ def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
     if span.whole and edges[-2] < span.high:
         edges[-1] = span.high  # the last bin holds it
     if column.kind in DATE_KINDS:
-        return {"edges": [date_of_code(column, int(edge)) for edge in edges], "shares": shares}
+        return {"edges": [column.of_kind.value(column, edge) for edge in edges.tolist()], "shares": shares}
     return {"edges": [int(edge) if span.whole else float(edge) for edge in edges], "shares": shares}
 
 
@@ -257,7 +259,7 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
     factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
     return [
         {"columns": [names[row], names[other]], "value": _short(factor * value)}
-        for row, other, value in zip(rows, others, found.tolist(), strict=True)
+        for row, other, value in zip(rows.tolist(), others.tolist(), found.tolist(), strict=True)
         if value
     ]
 
@@ -299,3 +301,39 @@ def _smallest_eigenvalue(matrix: Numbers) -> float:
 def _factor(smallest: float, wanted: float) -> float:
     """By what all correlations are multiplied to bring the smallest eigenvalue, now l, to m: 1 - f (1 - l) = m."""
     return (1 - wanted) / (1 - smallest) if smallest < 1 else 1.0
+
+
+def follow_public_rows(
+    schema: Schema, frame: pd.DataFrame, *, source: str, dependence: str = "copula"
+) -> tuple[Schema, MixedBase]:
+    """Returns a schema that states what public rows say, with its base.
+
+    What the schema states already is kept. The schema notes the source.
+
+    Privacy:
+        The rows must be public, as for :func:`learn_from_public_rows`. The base may then be published too.
+
+    Args:
+        schema: columns, and what holds for all rows.
+        frame: the public table, with the schema's columns.
+        source: what to call it in the schema's note: a file's name, a citation.
+        dependence: how columns go together: ``copula`` for correlations, or ``flow`` for a flow of neural networks,
+            which needs the extra ``flows``.
+
+    Raises:
+        ValueError: no row is left after the columns' policies.
+    """
+    check_choice("dependence", dependence, ("copula", "flow"))
+    codes = schema.to_tensor(frame)
+    learned = learn_from_public_codes(schema.columns, codes)
+    stated = {frozenset(one.columns) for one in schema.correlations}
+    more = [one for one in learned.correlations if frozenset(one["columns"]) not in stated]
+    note = f"{counted(len(codes), 'public row')} of {source}, {dependence}"
+    correlations = [*schema.correlations, *(more if dependence == "copula" else [])]
+    told = replace(schema, columns=learned.columns, correlations=tuple(correlations), public_rows=note)
+    if dependence == "copula":
+        return told, told.base()
+    from pyro_mbde.density.flow_copula import fit_flow_copula
+
+    low, high = MarginalTable(told.base().marginals).cdf_intervals(codes)
+    return told, told.base(fit_flow_copula(low, high, seed=0))

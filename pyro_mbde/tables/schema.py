@@ -24,6 +24,7 @@ from pyro_mbde.tables.schema_files import check_keys, read_columns, read_content
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch.distributions import Distribution
 
     from pyro_mbde.density.mixed_base import MixedBase
 
@@ -211,11 +212,14 @@ class Schema:
         """
         return write_toml(self.to_dict())
 
-    def base(self) -> MixedBase:
+    def base(self, dependence: Distribution | None = None) -> MixedBase:
         """Returns the public base Q0: of what is stated of each column, with the correlations and constraints.
 
         A column of which nothing is stated is uniform on its range or levels; with the scale ``log1p``, ln(1 + x) is.
         Densities over it remember this schema, and :func:`~pyro_mbde.release` brings their rows into the table's units.
+
+        Args:
+            dependence: distribution on the unit cube of d dimensions, in place of the one that the correlations give.
 
         Returns:
             A distribution with event shape ``(d,)``.
@@ -229,8 +233,7 @@ class Schema:
             table = [torch.as_tensor(part, dtype=self.dtype) for part in density_table(column)]
             share = column.missing_share or 0.0
             marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
-        dependence = None
-        if self.correlations:
+        if dependence is None and self.correlations:
             from pyro_mbde.density.copula import GaussianCopula
             from pyro_mbde.tables.public_rows import correlation_matrix
 

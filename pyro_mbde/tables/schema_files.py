@@ -92,9 +92,9 @@ def write_toml(content: Mapping[str, Any]) -> str:
     Args:
         content: as :meth:`pyro_mbde.Schema.to_dict` returns it.
     """
-    lines = [f"{key} = {_value(content[key])}" for key in ("condition", "public_rows") if key in content]
+    lines = [f"{key} = {toml_value(content[key])}" for key in ("condition", "public_rows") if key in content]
     if "constraints" in content:
-        lines.append(f"constraints = {_value(content['constraints'])}")
+        lines.append(f"constraints = {toml_value(content['constraints'])}")
     parts = ["\n".join(lines)] if lines else []
     for column in content["columns"]:
         shown = {key: column[key] for key in _ORDER if key in column and _DEFAULTS.get(key) != column[key]}
@@ -104,20 +104,21 @@ def write_toml(content: Mapping[str, Any]) -> str:
 
 
 def _table(name: str, content: Mapping[str, Any]) -> str:
-    lines = (f"{key} = {_value(value, shorten=key != 'levels')}" for key, value in content.items())
+    lines = (f"{key} = {toml_value(value, shorten=key != 'levels')}" for key, value in content.items())
     return "\n".join([f"[[{name}]]", *lines])
 
 
-def _value(value: Any, *, shorten: bool = True) -> str:
+def toml_value(value: Any, *, shorten: bool = True) -> str:
+    """Returns a plain value as TOML writes it; whole numbers without a point, unless ``shorten`` is off."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
+        inner = ", ".join(f"{_key(key)} = {toml_value(one)}" for key, one in value.items())
         return f"{{ {inner} }}"
     if isinstance(value, list):
-        items = [_value(one, shorten=shorten) for one in value]
+        items = [toml_value(one, shorten=shorten) for one in value]
         line = f"[{', '.join(items)}]"
         return line if len(line) <= _MAX_LINE else "\n".join(["[", *(f"    {item}," for item in items), "]"])
     if isinstance(value, float) and value.is_integer() and shorten and abs(value) < 2**53:
@@ -126,4 +127,4 @@ def _value(value: Any, *, shorten: bool = True) -> str:
 
 
 def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _value(key)
+    return key if _BARE_KEY.fullmatch(key) else toml_value(key)

@@ -73,7 +73,7 @@ def read_distribution(column: Column) -> StatedLaw:
         TypeError: it is not a table with a name and numbers.
         ValueError: scipy.stats does not have the law or its parameters, or the law is outside the range.
     """
-    from scipy import stats
+    from scipy import stats  # type: ignore[import-untyped]  # SciPy ships no types
 
     given = column.distribution
     if not isinstance(given, Mapping):
