@@ -108,7 +108,7 @@ def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema
         >>> ward = Column("ward", kind="category", levels=["A", "B", "C"])
         >>> schema = Schema((Column("age", 0, 110, "integer", mean=40), ward))
         >>> print(base_knowledge(schema.base(), [], schema))
-        The base knew range or levels of each column, and the mean of age; beyond that it is even. It has columns
+        The base knew range or levels of each column, and the mean of age; beyond that it is even. Its columns are
         independent of one another.
     """
     if not isinstance(base, MixedBase):
@@ -123,7 +123,7 @@ def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema
     elif base.dependence is not None:
         sentences.append(f"Its columns depend on one another by a {type(base.dependence).__name__}.")
     else:
-        sentences.append("It has columns independent of one another.")
+        sentences.append("Its columns are independent of one another.")
     if schema is not None and schema.constraints:
         sentences.append(f"In every row, by definition: {_listed(list(schema.constraints))}.")
     if schema is not None and schema.condition:

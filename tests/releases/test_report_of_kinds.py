@@ -248,7 +248,10 @@ class TestCard:
         [
             (Column("smoker", 0, 1, kind="integer"), "the kind 'integer' for 'smoker'"),
             (Column("smoker", kind="boolean", missing="level"), "missing='level' for 'smoker'"),
-            (Column("smoker", kind="category", levels=["a", "b", "c"]), "3 levels for 'smoker', of which the base has 2"),
+            (
+                Column("smoker", kind="category", levels=["a", "b", "c"]),
+                "3 levels for 'smoker', of which the base has 2",
+            ),
         ],
     )
     def test_another_schema_is_refused(self, density: MollifiedExpFamily, changed: Column, found: str) -> None:
