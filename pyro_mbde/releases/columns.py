@@ -82,11 +82,9 @@ class ReleasedColumn(NamedTuple):
             return cls(column.name, *ends, column.kind, may_be_missing=missing)
         last = column.modelled_range[1] - 1
         if column.resolution is not None:
-            texts = tuple(iso_text(kind.value(column, code), column.resolution) for code in (0.0, last))
-            return cls(
-                column.name, 0.0, last, True, kind=column.kind, ends=(texts[0], texts[1]), may_be_missing=missing
-            )
-        levels = ("false", "true")
+            first, latest = (iso_text(end, column.resolution) for end in (column.low, column.high))
+            return cls(column.name, 0.0, last, True, kind=column.kind, ends=(first, latest), may_be_missing=missing)
+        levels: tuple[str, ...] = ("false", "true")
         if column.kind != "boolean":
             levels = tuple(str(kind.value(column, float(code))) for code in range(int(last) + 1))
         return cls(column.name, 0.0, last, True, kind=column.kind, levels=levels, may_be_missing=missing)
@@ -117,7 +115,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
     noted = noted_schema(q.base)
     own = None if noted is None else read_noted(noted)
     if own is None or columns is None:
-        return columns if isinstance(columns, Schema) else own
+        return _in_its_form(columns, q) if isinstance(columns, Schema) else own and _in_its_form(own, q)
     if isinstance(columns, Schema):
         if _units(columns) != _units(own):
             _check_schema(row_base(q), columns)  # names an edge, if one differs
@@ -126,13 +124,22 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
-        return replace(own, columns=columns.columns)  # of an earlier model, rows are read as they were written
+        return _in_its_form(replace(own, columns=columns.columns), q)
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
         raise ValueError(
             argument_error("columns", f"be those of the density's table, {list(own.names)}", columns, remedy)
         )
-    return own
+    return _in_its_form(own, q)
+
+
+def _in_its_form(schema: Schema, q: MollifiedExpFamily) -> Schema:
+    """The schema of a base that is a box, in which whole numbers are spread, if the density's base is no mixed one."""
+    if isinstance(schema, SpreadSchema) or isinstance(row_base(q), MixedBase):
+        return schema
+    if others := [column.name for column in schema.columns if column.kind not in ("real", "integer")]:
+        raise _not_its_schema(f"levels or dates in {others} for a base that has none")
+    return SpreadSchema(schema.columns)
 
 
 def _units(schema: Schema) -> list[tuple[Any, ...]]:

@@ -226,9 +226,9 @@ class Schema:
 
         marginals = []
         for column in self.columns:
-            table = [torch.as_tensor(part, dtype=self.dtype) for part in density_table(column)]
+            edges, left, right = (torch.as_tensor(part, dtype=self.dtype) for part in density_table(column))
             share = column.missing_share or 0.0
-            marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
+            marginals.append(Marginal(edges, left, right, column.of_kind.distribution, share, column.periods))
         dependence = None
         if self.correlations:
             from pyro_mbde.density.copula import GaussianCopula

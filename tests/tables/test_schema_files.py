@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from pyro_mbde import Column, Schema
+from pyro_mbde.tables.columns import KINDS
 
 #: A schema with a column of every kind, and all that can be said of a table.
 HOSPITAL = """
@@ -130,6 +131,17 @@ class TestRoundTrips:
     def test_equal_and_hashable(self, hospital: Schema) -> None:
         assert {hospital, Schema.from_dict(tomllib.loads(HOSPITAL))} == {hospital}
         assert Schema(hospital.columns) != hospital
+
+
+    def test_the_example_in_the_documentation(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
+        (example,) = re.findall("```toml\n(.*?)```", text, re.DOTALL)
+        schema = Schema.from_dict(tomllib.loads(example))
+        assert {column.kind for column in schema.columns} == set(KINDS)
+        torch.manual_seed(0)
+        frame = schema.to_frame(schema.base().sample((50,)))
+        assert (frame["discharged"] >= frame["admitted"]).all()
+        assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
 
 
 class TestMistakes:
