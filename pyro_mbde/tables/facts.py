@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pyro_mbde._checks import argument_error, check_number, shown
+from pyro_mbde.tables.dates import UnreadableDateError, count_units, read_moment
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
@@ -23,7 +24,6 @@ LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime
 MAX_ENTRIES, MAX_LEVELS = 2000, 4096
 #: How far from 1 shares may add up to, as printed shares are rounded.
 MAX_ROUNDING = 0.01
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -59,9 +59,8 @@ class Range(NamedTuple):
 def range_of(column: Column) -> Range:
     """Returns the allowed values of a column of numbers or dates."""
     if column.kind in DATE_KINDS:
-        return Range(0.0, float(code_of_date(column, "high", column.high)), True, False)
-    whole, logarithmic = column.kind == "integer", column.scale == "log1p"
-    return Range(float(column.low or 0.0), float(column.high or 0.0), whole, logarithmic)
+        return Range(0.0, column.modelled_range[1] - 1, True, False)
+    return Range(float(column.low), float(column.high), column.kind == "integer", column.scale == "log1p")
 
 
 def ways_of(kind: str) -> tuple[str, ...]:
@@ -89,6 +88,9 @@ def read_quantiles(column: Column) -> tuple[Numbers, Numbers]:
     numbers is the edge n + 1. Several levels at one whole number are the mass of that number.
     """
     span, given = range_of(column), _table("quantiles", column.quantiles)
+    if any(isinstance(value, Mapping) for value in given.values()):  # TOML reads 0.5 = 3 as 0 = {5 = 3}
+        remedy = 'In TOML, put them in quotation marks: {"0.25" = 10, "0.75" = 30}.'
+        raise TypeError(argument_error("quantiles", "be numbers by levels", dict(given), remedy))
     pairs = sorted((_level(key), read_value(column, f"quantiles[{key}]", value)) for key, value in given.items())
     if len({level for level, _ in pairs}) < len(pairs):
         raise ValueError(argument_error("quantiles", "have different levels", list(given)))
@@ -205,50 +207,13 @@ def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> 
 
 def code_of_date(column: Column, name: str, value: Any) -> int:
     """Returns how many units of a date column's resolution a date is after ``low``."""
-    unit, start, then = _unit(column), _moment("low", column.low), _moment(name, value)
-    if unit == "year":
-        return then.year - start.year
-    if unit == "month":
-        return 12 * (then.year - start.year) + then.month - start.month
-    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
-    first, last = ((moment - midnight) // timedelta(seconds=_SECONDS[unit]) for moment in (start, then))
-    return last - first
-
-
-def date_of_code(column: Column, code: int) -> date:
-    """Returns the date, of a column of datetimes the datetime, that a code stands for."""
-    unit, start = _unit(column), _moment("low", column.low)
-    if unit == "year":
-        then = datetime(start.year + code, 1, 1)
-    elif unit == "month":
-        months = 12 * start.year + start.month - 1 + code
-        then = datetime(months // 12, months % 12 + 1, 1)
-    else:
-        midnight, size = start.replace(hour=0, minute=0, second=0, microsecond=0), timedelta(seconds=_SECONDS[unit])
-        then = midnight + ((start - midnight) // size + code) * size
-    return then.date() if column.kind == "date" else then
-
-
-def _unit(column: Column) -> str:
-    return str(column.resolution or ("day" if column.kind == "date" else "minute"))
-
-
-def _moment(name: str, value: Any) -> datetime:
-    """A date as a moment without a time zone (in UTC, where it states one)."""
-    moment = value
-    if isinstance(value, str):
-        text = value.strip() + {4: "-01-01", 7: "-01"}.get(len(value.strip()), "")  # 2026 and 2026-11
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(argument_error(name, "be a date, as in 2026-11-30", value)) from None
-    elif isinstance(value, np.datetime64):
-        moment = value.astype("datetime64[s]").item()
-    if isinstance(moment, datetime):
-        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    if isinstance(moment, date):
-        return datetime(moment.year, moment.month, moment.day)
-    raise TypeError(argument_error(name, "be a date, as in 2026-11-30", value))
+    resolution, low = str(column.resolution), np.datetime64(column.low.isoformat(), "s")
+    try:
+        moment = read_moment(value, resolution, column.timezone)
+    except UnreadableDateError as error:
+        kind = ValueError if isinstance(value, str) else TypeError
+        raise kind(argument_error(name, "be a date such as 2020-01-31", _plain(value), str(error))) from None
+    return int(count_units(moment, low, resolution))
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -273,8 +238,12 @@ def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
 
 def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        example = {"histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}", "shares": "{yes = 0.3, no = 0.7}"}
-        remedy = f"For example {example.get(name, '{0.25 = 10, 0.75 = 30}')}."
+        examples = {
+            "quantiles": '{"0.25" = 10, "0.75" = 30}',
+            "histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}",
+            "shares": "{yes = 0.3, no = 0.7}",
+        }
+        remedy = f"For example {examples[name]}."
         raise TypeError(argument_error(name, "be a table", value, remedy))
     if not 1 <= len(value) <= most:
         raise ValueError(f"{name} must have 1 to {most:,} entries, got {len(value):,}.")

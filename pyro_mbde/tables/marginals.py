@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.facts import (
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Cells of a table, at most.
 MAX_CELLS = 4096
+#: Least width of a cell of a real column, as a share of the range.
+MIN_WIDTH = 2.0**-40
 #: Share of the uniform law in what is stated of a column of numbers.
 UNIFORM_SHARE = 2.0**-10
 #: Cells of the law of whole numbers that is uniform in ln(1 + x), where there are more numbers than cells.
@@ -112,7 +115,7 @@ def density_table(column: Column) -> DensityTable:
     r"""Returns the public density of a column, from what its schema states.
 
     A mean, with or without a standard deviation, gives the law of most entropy on the range; quantiles and histograms
-    are uniform, in modelled units, between their edges; what is not stated is uniform. See :doc:`marginals`.
+    are uniform, in modelled units, between their edges; what is not stated is uniform. See docs/marginals.md.
 
     Privacy:
         Public, as all of a schema.
@@ -127,10 +130,8 @@ def density_table(column: Column) -> DensityTable:
         ValueError: no law on the range is as stated.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> nothing = dict.fromkeys(["mean", "sd", "quantiles", "histogram", "distribution"])
-        >>> smoker = SimpleNamespace(kind="boolean", shares={"yes": 0.2, "no": 0.8}, **nothing)
-        >>> density_table(smoker).left
+        >>> from pyro_mbde import Column
+        >>> density_table(Column("smoker", kind="boolean", shares={"yes": 0.2, "no": 0.8})).left
         array([0.8, 0.2])
     """
     check_facts(column)
@@ -145,9 +146,9 @@ def density_table(column: Column) -> DensityTable:
         return _mixed(span, _law_table(column, span, read_distribution(column)))
     if column.quantiles is not None:
         levels, values = read_quantiles(column)
-        return _mixed(span, _filled(span, values, np.diff(levels)))
+        return _mixed(span, _filled(column, span, values, np.diff(levels)))
     if column.histogram is not None:
-        return _mixed(span, _filled(span, *read_histogram(column)))
+        return _mixed(span, _filled(column, span, *read_histogram(column)))
     return _uniform(span, _plain_edges(span))
 
 
@@ -189,13 +190,16 @@ def _uniform(span: Range, edges: Numbers) -> DensityTable:
     return _shaped(edges, masses / masses.sum(), 1 / (1 + edges[:-1]), 1 / (1 + edges[1:]))
 
 
-def _filled(span: Range, bins: Numbers, shares: Numbers) -> DensityTable:
+def _filled(column: Column, span: Range, bins: Numbers, shares: Numbers) -> DensityTable:
     """A law with given masses of bins, uniform in modelled units within each."""
-    bins = np.asarray(span.modelled(bins))
-    bins[[0, -1]] = span.ends
+    modelled = _in_floats(column, span, np.asarray(span.modelled(bins)))
+    bins = bins if span.whole else _apart(column, span, modelled)
+    # A bin whose lower edge is not kept joins the one before it.
+    place = np.searchsorted(bins, modelled[:-1], side="right").clip(1, len(bins) - 1) - 1
+    masses = np.bincount(place, shares, len(bins) - 1)
     uniform = _uniform(span, np.union1d(_plain_edges(span), bins))
     bin_of = np.searchsorted(bins, uniform.edges[:-1], side="right") - 1
-    factor = shares / np.bincount(bin_of, uniform.masses(), len(shares))
+    factor = masses / np.bincount(bin_of, uniform.masses(), len(masses))
     return DensityTable(uniform.edges, uniform.left * factor[bin_of], uniform.right * factor[bin_of])
 
 
@@ -205,7 +209,7 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
     points = law.quantiles(_LEVELS)
     points = points[(points >= span.low) & (points <= span.high)]
     if span.whole and high - low <= MAX_CELLS:
-        edges = np.arange(low, high + 1)
+        edges: Numbers = np.arange(low, high + 1)
     elif span.whole:
         even = np.linspace(low, high, _EQUAL + 1)
         if span.logarithmic:
@@ -215,10 +219,7 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
         edges = np.unique(np.concatenate([[low, high], np.rint(even), whole, whole + 1]).clip(low, high))
     else:
         edges = np.concatenate([np.linspace(low, high, _EQUAL + 1), span.modelled(points)])
-        if str(getattr(column, "dtype", "")) == "torch.float32":  # edges that are different there too
-            edges = edges.astype(np.float32).astype(np.float64)
-        edges = edges[(edges > low) & (edges < high)]
-        edges = np.unique(np.concatenate([[low, high], edges]))
+        edges = _apart(column, span, _in_floats(column, span, edges))
     natural = np.asarray(span.natural(edges))
     if not span.whole:
         natural[[0, -1]] = span.low, span.high
@@ -230,6 +231,22 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
         density = law.densities(natural) * scale
         left, right = density[:-1], density[1:]
     return _shaped(edges, masses / masses.sum(), left, right)
+
+
+def _in_floats(column: Column, span: Range, points: Numbers) -> Numbers:
+    """Points as the floats of a real column's type that are nearest."""
+    return points if span.whole or column.dtype != torch.float32 else points.astype(np.float32).astype(np.float64)
+
+
+def _apart(column: Column, span: Range, points: Numbers) -> Numbers:
+    """Edges at both ends of a real column, and at points that are not closer to one another than allowed."""
+    low, high = span.ends
+    least = (high - low) * MIN_WIDTH
+    first, last = _in_floats(column, span, np.array(span.ends))
+    points = np.unique(points[(points > first) & (points < last)])
+    points = points[(points - low >= least) & (high - points >= least)]
+    points = points[np.diff(points, prepend=low) >= least]
+    return np.concatenate([[low], points, [high]])
 
 
 def _shaped(edges: Numbers, masses: Numbers, left: Numbers, right: Numbers) -> DensityTable:

@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_number
+from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
     LEVEL_KINDS,
     WAYS,
     Numbers,
-    date_of_code,
     did_you_mean,
     range_of,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from pyro_mbde.tables.columns import Column
 
 #: Bins of a learned histogram, besides those of single numbers and of the ends.
 MAX_BINS = 50
@@ -39,6 +37,8 @@ _SMOOTHING = 0.5
 MIN_EIGENVALUE, _LEARNED_EIGENVALUE = 1e-6, 1e-2
 #: Learned correlations are within these; smaller ones are left out.
 _LARGEST, _SMALLEST = 0.99, 0.01
+#: Correlations are learned as if so many rows more had none: a few rows may be perfectly ordered by chance.
+_ROWS_WITHOUT = 4
 _HERMITE_TERMS = 64
 _DIGITS = 4
 
@@ -161,7 +161,7 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
     width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
     present = values >= lowest - width / 2
-    if column.missing == "level" and column.missing_share is None:
+    if column.keeps_missing and column.missing_share in (None, DEFAULT_MISSING_SHARE):
         missing = len(values) - int(present.sum())
         facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
     if all(getattr(column, way) is None for way in WAYS) and present.any():
@@ -202,7 +202,7 @@ def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
     if span.whole and edges[-2] < span.high:
         edges[-1] = span.high  # the last bin holds it
     if column.kind in DATE_KINDS:
-        return {"edges": [date_of_code(column, int(edge)) for edge in edges], "shares": shares}
+        return {"edges": [column.of_kind.value(column, edge) for edge in edges.tolist()], "shares": shares}
     return {"edges": [int(edge) if span.whole else float(edge) for edge in edges], "shares": shares}
 
 
@@ -250,14 +250,14 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
         return []
     # Schaefer and Strimmer (2005): the share of noise in what the squares of the correlations add up to.
     noise = ((1 - found**2) ** 2).sum() / (num_rows - 1)
-    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300))
+    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300)) * num_rows / (num_rows + _ROWS_WITHOUT)
     found[np.abs(found) < _SMALLEST] = 0
     matrix = np.eye(num_columns)
     matrix[rows, others] = matrix[others, rows] = found
     factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
     return [
         {"columns": [names[row], names[other]], "value": _short(factor * value)}
-        for row, other, value in zip(rows, others, found.tolist(), strict=True)
+        for row, other, value in zip(rows.tolist(), others.tolist(), found.tolist(), strict=True)
         if value
     ]
 

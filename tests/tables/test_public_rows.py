@@ -1,0 +1,229 @@
+"""Facts that are learned from public rows against the laws that the rows are drawn from, and correlations."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from pyro_mbde import Column
+from pyro_mbde.tables.marginals import density_table
+from pyro_mbde.tables.public_rows import correlation_matrix, learn_from_public_codes, learn_from_public_rows
+
+REAL = Column("x", 0, 100)
+INCOME = Column("income", 0, 1e6, scale="log1p", decimals=0)
+COUNT = Column("visits", 0, 1000, "integer")
+STAGE = Column("stage", kind="ordered", levels=["I", "II", "III"])
+FLAG = Column("flag", kind="boolean")
+DAY = Column("day", "2000-01-01", "2019-12-31", "date")
+
+
+def codes(*columns: Any) -> torch.Tensor:
+    return torch.tensor(np.stack(columns, -1), dtype=torch.float64)
+
+
+def learn(column: Column, values: Any) -> Column:
+    return learn_from_public_codes([column], codes(values)).columns[0]
+
+
+def normals(correlation: float, num_rows: int, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], num_rows).T
+
+
+def is_short(number: float) -> bool:
+    return float(f"{number:.4g}") == number
+
+
+class TestLevels:
+    def test_half_a_row_is_added_to_each(self) -> None:
+        assert learn(STAGE, [0, 0, 1]).shares == {"I": 0.5556, "II": 0.3333, "III": 0.1111}
+        assert learn(FLAG, [0, 0, 0]).shares == {False: 0.875, True: 0.125}
+
+    def test_missing_values(self) -> None:
+        column = Column("stage", kind="ordered", levels=["I", "II", "III"], missing="level")
+        learned = learn(column, [0, 0, 1, -3, -3])
+        assert learned.missing_share == 0.4167
+        assert learned.shares == {"I": 0.5556, "II": 0.3333, "III": 0.1111}
+        only = learn(column, [-3, -3])
+        assert (only.missing_share, only.shares) == (0.8333, None)
+
+
+class TestHistograms:
+    @pytest.mark.parametrize("num_rows", [1, 2, 10, 200, 5000])
+    def test_of_real_numbers(self, num_rows: int) -> None:
+        law = stats.gamma(2, scale=8)
+        learned = learn(REAL, law.rvs(num_rows, random_state=0).clip(0, 100))
+        edges, shares = learned.histogram["edges"], learned.histogram["shares"]
+        assert (edges[0], edges[-1]) == (0, 100)
+        assert len(shares) <= 52
+        assert all(is_short(share) for share in shares)
+        assert sum(shares) == pytest.approx(1, abs=1e-2)
+        assert min(shares) > 0
+        table = density_table(learned)
+        found = np.concatenate([[0.0], table.masses().cumsum()])
+        assert np.abs(found - law.cdf(table.edges)).max() < 2.5 / math.sqrt(num_rows) + 0.01
+
+    def test_edges_have_few_digits(self) -> None:
+        edges = learn(REAL, stats.gamma(2, scale=8).rvs(200, random_state=0)).histogram["edges"]
+        assert all(is_short(edge) for edge in edges)
+
+    def test_frequent_whole_numbers_keep_their_mass(self) -> None:
+        rng = np.random.default_rng(0)
+        values = np.where(rng.random(2000) < 0.4, 0, rng.integers(0, 800, 2000))
+        values[rng.random(2000) < 0.2] = 7
+        learned = learn(COUNT, values)
+        table = density_table(learned)
+        cumulative = np.concatenate([[0.0], table.masses().cumsum()])
+        for number in (0, 7):
+            mass = np.diff(np.interp([number, number + 1], table.edges, cumulative))[0]
+            assert mass == pytest.approx((values == number).mean(), abs=0.005)
+        assert learned.histogram["edges"][-1] == 1000
+        assert all(isinstance(edge, int) for edge in learned.histogram["edges"])
+
+    def test_frequent_rounded_numbers_keep_their_mass(self) -> None:
+        rng = np.random.default_rng(0)
+        values = np.where(rng.random(2000) < 0.3, 0, np.exp(rng.normal(10, 1, 2000)).round())
+        table = density_table(learn(INCOME, np.log1p(values)))
+        cumulative = np.concatenate([[0.0], table.masses().cumsum()])
+        assert np.interp(math.log1p(0.5), table.edges, cumulative) == pytest.approx(0.3, abs=0.03)
+
+    @pytest.mark.parametrize("resolution", ["day", "month", "year"])
+    def test_of_dates(self, resolution: str) -> None:
+        column = Column("day", "2000-01-01", "2019-12-31", "date", resolution=resolution)
+        last = column.modelled_range[1] - 1
+        values = np.random.default_rng(0).integers(0, last / 2, 500)
+        learned = learn(column, values)
+        assert all(isinstance(edge, date) for edge in learned.histogram["edges"])
+        table = density_table(learned)
+        cumulative = np.concatenate([[0.0], table.masses().cumsum()])
+        assert np.interp(last / 2, table.edges, cumulative) == pytest.approx(1, abs=0.01)
+
+    @pytest.mark.parametrize("column", [REAL, INCOME, COUNT, DAY, Column("n", 5, 5, "integer")], ids=str)
+    def test_constant_columns(self, column: Column) -> None:
+        low, high = column.modelled_range
+        for value in (low, high - (column.kind in ("integer", "date"))):
+            learned = learn(column, np.full(100, value))
+            assert density_table(learned).masses().sum() == pytest.approx(1)
+
+    def test_what_is_stated_is_kept(self) -> None:
+        column = Column("x", 0, 100, mean=30, sd=10)
+        assert learn(column, np.arange(50)) == column
+
+
+class TestCorrelations:
+    @pytest.mark.parametrize("correlation", [-0.8, -0.3, 0.0, 0.5, 0.9])
+    def test_of_the_scores_behind_coarse_columns(self, correlation: float) -> None:
+        """Counts and levels hide the correlation of the scores that they are made from."""
+        one, other = normals(correlation, 20_000)
+        for left, right in (
+            (one, other),
+            ((one > 0.3) * 1.0, (other > -0.5) * 1.0),
+            (np.digitize(one, [-0.5, 0.7]), other),
+            (np.maximum(one, 0), np.round(other)),
+        ):
+            columns = [Column("a", -10, 10), Column("b", -10, 10)]
+            found = learn_from_public_codes(columns, codes(left, right)).correlations
+            value = found[0]["value"] if found else 0.0
+            assert value == pytest.approx(correlation, abs=0.04)
+
+    @pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 30])
+    def test_few_rows_of_many_columns_give_a_possible_matrix(self, num_rows: int) -> None:
+        rng = np.random.default_rng(num_rows)
+        shared = rng.normal(size=(num_rows, 1))
+        values = (shared + 0.1 * rng.normal(size=(num_rows, 12))).clip(-10, 10)
+        names = [f"c{place}" for place in range(12)]
+        learned = learn_from_public_codes([Column(name, -10, 10) for name in names], torch.tensor(values))
+        assert all(is_short(one["value"]) for one in learned.correlations)
+        assert float(torch.linalg.eigvalsh(correlation_matrix(names, learned.correlations))[0]) > 0.005
+
+    def test_noise_is_shrunk_away(self) -> None:
+        values = np.random.default_rng(0).normal(size=(30, 10)).clip(-10, 10)
+        names = [f"c{place}" for place in range(10)]
+        learned = learn_from_public_codes([Column(name, -10, 10) for name in names], torch.tensor(values))
+        assert max((abs(one["value"]) for one in learned.correlations), default=0) < 0.25
+
+    def test_constant_columns_have_none(self) -> None:
+        one, other = normals(0.5, 100)
+        columns = [Column(name, -10, 10) for name in "abc"]
+        found = learn_from_public_codes(columns, codes(one, np.zeros(100), other)).correlations
+        assert [pair["columns"] for pair in found] == [["a", "c"]]
+
+
+class TestRows:
+    def test_of_a_public_frame(self) -> None:
+        rng = np.random.default_rng(0)
+        age = rng.integers(18, 90, 400)
+        frame = pd.DataFrame(
+            {
+                "age": age,
+                "flag": rng.random(400) < age / 100,
+                "stage": rng.choice(["I", "II"], 400),
+                "day": pd.Timestamp("2005-01-01") + pd.to_timedelta(rng.integers(0, 900, 400), "D"),
+            }
+        )
+        columns = [Column("age", 0, 110, "integer"), FLAG, STAGE, DAY]
+        learned = learn_from_public_rows(columns, frame)
+        assert [column.name for column in learned.columns] == ["age", "flag", "stage", "day"]
+        assert learned.columns[2].shares["III"] == pytest.approx(0.5 / 401.5, rel=1e-3)
+        assert learned.correlations[0]["columns"] == ["age", "flag"]
+        assert learned.correlations[0]["value"] > 0.3
+        assert json.loads(json.dumps(learned.correlations)) == learned.correlations
+        for column in learned.columns:
+            again = Column(**json.loads(json.dumps(column.to_dict())))
+            for one, other in zip(density_table(again), density_table(column), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            (torch.zeros(0, 1), "at least 1"),
+            (torch.zeros(3, 2), r"shape \(n, 1\)"),
+            (torch.tensor([[math.nan]]), "finite"),
+        ],
+    )
+    def test_impossible_ones(self, values: torch.Tensor, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            learn_from_public_codes([REAL], values)
+
+
+class TestMatrix:
+    def test_pairs(self) -> None:
+        matrix = correlation_matrix(["a", "b", "c"], [{"columns": ["c", "a"], "value": -0.5}])
+        assert matrix.tolist() == [[1, 0, -0.5], [0, 1, 0], [-0.5, 0, 1]]
+        assert matrix.dtype == torch.float64
+        assert correlation_matrix(["a"], []).tolist() == [[1]]
+
+    def test_an_impossible_one_says_by_what_it_becomes_possible(self) -> None:
+        pairs = [("a", "b", 0.9), ("b", "c", 0.9), ("a", "c", -0.9)]
+        entries = [{"columns": [one, other], "value": value} for one, other, value in pairs]
+        with pytest.raises(ValueError, match="multiply all of them by 0.555 or less"):
+            correlation_matrix(["a", "b", "c"], entries)
+        scaled = [{**entry, "value": 0.555 * float(str(entry["value"]))} for entry in entries]
+        assert float(torch.linalg.eigvalsh(correlation_matrix(["a", "b", "c"], scaled))[0]) > 1e-6
+
+    @pytest.mark.parametrize(
+        ("entries", "message"),
+        [
+            ([{"columns": ["age", "incme"], "value": 0.1}], "Did you mean 'income'"),
+            ([{"columns": ["age", "age"], "value": 0.1}], "two different columns"),
+            ([{"columns": ["age", "income"], "value": 1}], "above -1 and below 1"),
+            ([{"columns": ["age", "income"], "value": math.nan}], "above -1 and below 1"),
+            ([{"columns": ["age", "income"], "value": 0.1}, {"columns": ["income", "age"], "value": 0.1}], "pair once"),
+        ],
+    )
+    def test_mistakes(self, entries: list[dict[str, Any]], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            correlation_matrix(["age", "income"], entries)
+
+    @pytest.mark.parametrize("entry", [{"columns": ["age", "income"]}, {"columns": ["age"], "value": 0.1}, ["age"]])
+    def test_forms(self, entry: Any) -> None:
+        with pytest.raises(TypeError, match="correlations must"):
+            correlation_matrix(["age", "income"], [entry])
