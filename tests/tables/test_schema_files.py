@@ -178,11 +178,6 @@ class TestMistakes:
                 ValueError,
                 "must be of two columns, and each",
             ),
-            (
-                {"correlations": [{"columns": ["age", "ward"], "value": 0.1}]},
-                ValueError,
-                'Declare kind = "ordered" for',
-            ),
             ({"correlations": [{"columns": ["age", "visits"], "value": 1}]}, ValueError, "must be in (-1, 1)"),
             ({"correlations": [{"columns": ["age", "visits"], "value": 0.1}] * 2}, ValueError, "each pair there once"),
         ],
@@ -236,7 +231,7 @@ class TestRows:
         assert torch.equal(self.SCHEMA.to_tensor(self.SCHEMA.to_frame(rows)), rows)
 
     def test_the_base_knows_what_is_stated(self, hospital: Schema) -> None:
-        base = Schema(hospital.columns, constraints=hospital.constraints, condition=hospital.condition).base()
+        base = hospital.base()
         torch.manual_seed(0)
         frame = hospital.to_frame(base.sample((2000,)))
         assert (frame["discharged"] >= frame["admitted"]).all()
