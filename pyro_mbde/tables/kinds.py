@@ -139,7 +139,11 @@ def check_needs(column: Column, kind: Kind, keys: Sequence[str], policies: Seque
 
 
 def by_distinct_cell(series: pd.Series[Any], present: Flags, convert: Callable[[Any], Any], default: Any) -> list[Any]:
-    """What each cell is converted to, each distinct cell once; the default for missing ones."""
+    """Returns what each cell is converted to, each distinct cell once; the default for missing ones."""
+    if series.dtype != object:
+        places, distinct = series.factorize()
+        found = [*(convert(cell) for cell in distinct), default]  # -1 is the place of a missing cell
+        return [found[place] for place in places.tolist()]
     known: dict[tuple[type, Hashable], Any] = {}
     converted = []
     for cell, there in zip(series, present, strict=True):
