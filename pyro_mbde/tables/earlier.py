@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_seed
+from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.tables.cells import Numbers
@@ -42,6 +42,13 @@ class SpreadSchema(Schema):
     Privacy:
         That of :class:`~pyro_mbde.Schema`.
     """
+
+    def __post_init__(self) -> None:
+        """Checks the columns."""
+        super().__post_init__()
+        for column in self.columns:
+            if column.kind not in ("real", "integer") or column.keeps_missing:
+                raise ValueError(argument_error("columns", "be numbers without missing values", column))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -154,6 +154,8 @@ def density_table(column: Column) -> DensityTable:
 
 def _levels(column: Column) -> DensityTable:
     count = 2 if column.kind == "boolean" else len(column.levels or ())
+    if count > MAX_CELLS and column.shares is None:
+        return DensityTable(np.array([0.0, count]), np.array([1 / count]), np.array([1 / count]))
     if count > MAX_CELLS:
         raise ValueError(f"levels must be at most {MAX_CELLS:,}, got {count:,}. Join the rare ones into one.")
     shares = np.full(count, 1 / count) if column.shares is None else read_level_shares(column)
