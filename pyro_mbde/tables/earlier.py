@@ -11,6 +11,7 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
@@ -59,8 +60,9 @@ class SpreadSchema(Schema):
         """Returns plain values without a version, which :func:`read_noted` reads."""
         return {"columns": super().to_dict()["columns"]}
 
-    def base(self) -> Any:
+    def base(self, dependence: Distribution | None = None) -> Any:
         """Returns the public base: uniform on the box of the columns' ranges, in the modelled units."""
+        assert dependence is None  # its columns are independent
         uniform: Any = dist.Uniform  # Pyro leaves it unannotated
         base = uniform(*self._box()).to_event(1)
         note_schema(base, self.to_dict())

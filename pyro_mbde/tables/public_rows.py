@@ -341,7 +341,7 @@ def follow_public_rows(
     stated = {frozenset(one.columns) for one in schema.correlations}
     more = [one for one in learned.correlations if frozenset(one["columns"]) not in stated]
     note = f"{counted(len(codes), 'public row')} of {source}, {dependence}"
-    correlations = [*schema.correlations, *(more if dependence == "copula" else [])]
+    correlations: list[Any] = [*schema.correlations, *(more if dependence == "copula" else [])]
     told = replace(schema, columns=learned.columns, correlations=tuple(correlations), public_rows=note)
     if dependence == "copula":
         return told, told.base()

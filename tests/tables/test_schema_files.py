@@ -132,7 +132,6 @@ class TestRoundTrips:
         assert {hospital, Schema.from_dict(tomllib.loads(HOSPITAL))} == {hospital}
         assert Schema(hospital.columns) != hospital
 
-
     def test_the_example_in_the_documentation(self) -> None:
         text = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
         (example,) = re.findall("```toml\n(.*?)```", text, re.DOTALL)
