@@ -154,6 +154,10 @@ class MixedBase(TorchDistribution):
         dependence: Any = self.dependence
         return self._table.from_uniforms(uniforms if dependence is None else dependence.from_uniforms(uniforms))
 
+    def cdf_intervals(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns :meth:`Marginal.cdf_interval` of each column of rows ``(..., d)``, without the dependence."""
+        return self._table.cdf_intervals(value)
+
     def allowed(self, value: Tensor) -> Tensor:
         """Returns which rows satisfy the predicates, bool ``(...)``."""
         return holds(self.predicates, value)
