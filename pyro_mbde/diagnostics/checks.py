@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pyro_mbde._checks import check_seed, counted
 from pyro_mbde._torch_state import seeded, single_thread
@@ -176,13 +177,13 @@ def _frozen(parameters: Mapping[str, Array]) -> list[str]:
     )
 
 
-def _may_stay(values: Array) -> Array:
+def _may_stay(values: Array) -> NDArray[np.bool_]:
     """Which chains may well have missed rare whole numbers: at the usual one, with less than ten of others expected."""
     usual = float(np.median(values))
     share = float((values != usual).mean())
     is_rare = 0 < share < 10 / MIN_ESS_PER_CHAIN and bool((values == values.round()).all())
-    array: Array = (values == usual).all(1) & is_rare
-    return array
+    still: NDArray[np.bool_] = (values == usual).all(1) & is_rare
+    return still
 
 
 def _chains(where: np.ndarray[Any, Any]) -> str:
