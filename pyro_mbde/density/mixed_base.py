@@ -56,7 +56,7 @@ def holds(predicates: Sequence[list[Any]], value: Tensor) -> Tensor:
     flat = value.reshape(-1, value.shape[-1])
     inside = torch.ones(len(flat), dtype=torch.bool, device=value.device)
     for predicate in predicates:
-        inside &= evaluate(predicate, flat)
+        inside = inside & evaluate(predicate, flat)
     return inside.reshape(value.shape[:-1])
 
 

@@ -16,6 +16,7 @@ from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration import plan
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import spending_natural_params
+from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.row_batch import RowBatch
@@ -104,6 +105,17 @@ def column_marginals() -> list[Marginal]:
     ]
 
 
+def correlation(num_columns: int) -> Tensor:
+    """A correlation matrix whose numbers fall with the distance of columns."""
+    places = torch.arange(float(num_columns))
+    return 0.6 ** (places - places[:, None]).abs()
+
+
+#: Predicates: over whole numbers and an order, over numbers, and over levels.
+OLD_OR_FIRST = ["true", ["or", [">=", ["code", 1, -1.0], ["number", 30.0]], ["=", ["code", 2, -1.0], ["number", 0.0]]]]
+BELOW = ["true", ["<", ["code", 1, -9.0], ["code", 0, -9.0]]]
+NOT_BOTH = ["not_false", ["not", ["and", ["=", ["code", 0, -1.0], ["number", 3.0]], ["missing", ["code", 1, -1.0]]]]]
+
 BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "normal-scalar": lambda: dist.Normal(0.5, 2.0),
     "normal-1d": lambda: normal(1),
@@ -145,6 +157,15 @@ BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
         [level_marginal([0.1, 0.2, 0.3, 0.4]), level_marginal([0.7, 0.3], missing_share=0.2)]
     ),
 }
+#: Columns with a dependence between them, with predicates over them, and both.
+BASES |= {
+    "columns-correlated": lambda: MixedBase(column_marginals()[2:], GaussianCopula(correlation(3))),
+    "columns-restricted": lambda: MixedBase(column_marginals(), None, [OLD_OR_FIRST]),
+    "columns-real-restricted": lambda: MixedBase(BASES["columns-real"]().marginals, None, [BELOW]),
+    "columns-finite-both": lambda: MixedBase(
+        BASES["columns-finite"]().marginals, GaussianCopula(correlation(2)), [NOT_BOTH]
+    ),
+}
 #: Batches: of rows of one number, of vectors, in a box, and of a finite base.
 BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "batch-scalar": lambda: RowBatch(dist.Normal(0.5, 2.0), 3),
@@ -155,8 +176,8 @@ BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
 }
 DISCRETE = {
     *("poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"),
-    "columns-finite",
+    *("columns-finite", "columns-finite-both"),
 }
 #: With columns of both kinds, or parts of the space that are left out.
-MIXED = {"columns"}
+MIXED = {"columns", "columns-correlated", "columns-restricted", "columns-real-restricted"}
 CONTINUOUS = sorted(set(BASES) - DISCRETE - MIXED)
