@@ -225,8 +225,8 @@ class TestCard:
             "levels in order: I, II, III, <IV>; may be missing",
             "dates, by the day",
             "levels: false, true",
-            "The base knew range or levels of each column, the mean of age, the shares of sex, and the share of missing "
-            "values of stage and pressure; beyond that it is even.",
+            "The base knew range or levels of each column, the mean of age, the shares of sex, and the share of "
+            "missing values of stage and pressure; beyond that it is even.",
             "the public base, which knew what is stated below",
             "MixedBase(8 columns: 2 category, 3 integer, 1 ordered, 2 real)",
         ):
