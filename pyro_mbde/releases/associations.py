@@ -68,8 +68,8 @@ def associations(columns: Sequence[Ordered]) -> list[Association]:
 
     Numbers, dates and ordered levels count by their ranks, which are found among the values of the column that are
     there, on the rows that have both values. Levels count by their shares, a missing value as one more level. What
-    chance alone makes of Cramér's V and of the correlation ratio is taken off (Bergsma. A bias-correction for Cramér's V
-    and Tschuprow's T. 2013).
+    chance alone makes of Cramér's V and of the correlation ratio is taken off (Bergsma. A bias-correction for Cramér's
+    V and Tschuprow's T. 2013).
 
     Args:
         columns: one by one.
