@@ -97,7 +97,7 @@ def plan_certificate(epsilon: float, delta: float, skew: float) -> tuple[Bounds,
     the largest variance that :math:`e^f \in [e^{lo}, e^{hi}]` of mean 1 can have (Bhatia & Davis 2000), so that n plain
     draws are about what certifying takes at worst. The smallest eta that satisfies this is found by bisection.
     Everything here is public. The price is small: at delta = 1e-9 the tolerance is at most 0.5 per cent of epsilon
-    (and 1e-5) for every epsilon up to 5, at skews from 0.3 to 0.7.
+    for every epsilon from 0.01 to 5, at skews from 0.3 to 0.7.
 
     Args:
         epsilon: privacy parameter of one draw, in nats; above 0 and finite.
@@ -157,4 +157,4 @@ def _provable_tolerance(epsilon: float, bounds: Bounds, delta: float) -> float:
     variance = math.expm1(bounds.high) * -math.expm1(bounds.low)
     squared = 2 * variance * -math.log(delta)
     least, most = math.sqrt(squared / _MOST_DRAWS_PLANNED), math.sqrt(squared / _DRAWS_PLANNED)
-    return ROUNDING_RESERVE + max(least, min(most, _TOLERANCE_SHARE * epsilon))
+    return max(ROUNDING_RESERVE + least, min(ROUNDING_RESERVE + most, _TOLERANCE_SHARE * epsilon))

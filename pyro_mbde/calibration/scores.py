@@ -141,9 +141,8 @@ class SampledScores(NamedTuple):
         num_quasi, num_fresh = self.scores.shape[1], fresh.scores.shape[1]
         total = quasi_variance + fresh_variance
         quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
-        weights = [
-            draws.log_weights.expand_as(draws.scores)
-            + math.log(max(share, _LEAST_WEIGHT) * (num_quasi + num_fresh) / size)
-            for draws, share, size in ((self, quasi_share, num_quasi), (fresh, 1 - quasi_share, num_fresh))
-        ]
+        weights = []
+        for draws, share, size in ((self, quasi_share, num_quasi), (fresh, 1 - quasi_share, num_fresh)):
+            factor = max(share, _LEAST_WEIGHT) * (num_quasi + num_fresh) / size
+            weights.append(draws.log_weights.expand_as(draws.scores) + math.log(factor))
         return self.joined(fresh)._replace(log_weights=torch.cat(weights, 1))
