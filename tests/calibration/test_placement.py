@@ -144,7 +144,7 @@ def test_the_fallback_needs_no_certificate(monkeypatch: pytest.MonkeyPatch) -> N
     for skew in (0.1, 0.5, 0.8):
         bounds, certificate = plan_calibration(base, 2.0, 1e-9, skew)
         placement = wave_calibrator(base).calibrate(bounds, certificate)
-        assert placement.shrinkage == pytest.approx(min(skew, 1 - skew), rel=0.02)
+        assert placement.shrinkage == pytest.approx(min(skew, 1 - skew), rel=0.03)
         draws = base.sample(torch.Size([20_000]))
         tilt = placement.shrinkage * clip_score(waves(draws), placement.shift, bounds)
         phi = placement.log_normalizer.value
