@@ -1,4 +1,4 @@
-"""Options from one TOML file: a table for each command, and the schema's columns."""
+"""Options from one TOML file: a table for each command, and the schema."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import click
 
 from pyro_mbde.cli.numbers import HOW_TO_WRITE_WHOLE, is_whole, shortened
 
-COLUMNS = "columns"
-#: Keys of a schema, which may stand in the file beside the commands' tables.
-SCHEMA = (COLUMNS, "correlations", "constraints", "condition", "public_rows")
+#: Keys of a schema; those of ``tables/schema.py``, which would import torch.
+SCHEMA_KEYS = ("columns", "correlations", "constraints", "condition", "public_rows")
 _PATH, _CONTENT, _READ = (f"pyro_mbde.cli.config.{name}" for name in ("path", "content", "read"))
 _IN_TOML = "Write a table for each command, such as [fit], and below it an option on each line: epsilon = 0.5"
 
@@ -22,7 +21,7 @@ _IN_TOML = "Write a table for each command, such as [fit], and below it an optio
 def config_columns(ctx: click.Context) -> dict[str, Any] | None:
     """Returns the schema in the file, as plain values, or None where there is none."""
     content = ctx.meta.get(_CONTENT, {})
-    return {key: content[key] for key in SCHEMA if key in content} if COLUMNS in content else None
+    return {key: content[key] for key in SCHEMA_KEYS if key in content} or None
 
 
 def config_files(ctx: click.Context) -> list[Path]:
@@ -108,11 +107,11 @@ _UNNAMEABLE = ("help", "config")
 def _check_group(subcommands: Mapping[str, click.Command], content: Mapping[str, Any], place: str) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for key, value in content.items():
-        if not place and key in SCHEMA:
+        if not place and key in SCHEMA_KEYS:
             checked[key] = value  # checked with the schema
             continue
         if key not in subcommands:
-            raise ValueError(_unknown(place, [*subcommands, *([] if place else SCHEMA)], key))
+            raise ValueError(_unknown(place, [*subcommands, *([] if place else SCHEMA_KEYS)], key))
         inner = f"[{f'{place[1:-1]}.' if place else ''}{key}]"
         if not isinstance(value, dict):
             raise ValueError(f"{key} must be a table, {inner}.")

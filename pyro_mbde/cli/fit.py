@@ -112,7 +112,11 @@ class Recipe:
 
         check_epsilon(self.epsilon)
         if self.method == PAPER:
-            boosting = MBDE.paper(base, self.epsilon, self.rounds or ROUNDS, seed=seed, progress=progress)
+            # Chains walk among real numbers alone; rejection draws exactly what they approximate.
+            sampler = "rejection" if getattr(base.support, "is_discrete", False) else "random_walk"
+            boosting = MBDE.paper(
+                base, self.epsilon, self.rounds or ROUNDS, sampler=sampler, seed=seed, progress=progress
+            )
             return self._with_steps(boosting).fit
         delta, skew = self.delta, self.placed_skew
         assert delta is not None
@@ -194,7 +198,13 @@ A schema says what is public about the columns, from their codebook, not from th
   kind = "integer"   # or "real", the default
   scale = "log1p"    # models ln(1 + visits); or "linear", the default
   outside = "clip"   # the default: moves it to the nearest allowed value; or "drop" the row, or "refuse" the table
-  missing = "drop"   # the default: leaves out the row; or a number that replaces the value, or "refuse" the table
+  missing = "drop"   # the default: leaves out the row; "level" keeps it; or a number that replaces it, or "refuse"
+
+\b
+  [[columns]]
+  name = "ward"
+  kind = "category"  # or "ordered", "boolean", "date", "datetime": see docs/schema.md
+  levels = ["Medicine", "Surgery", "Other"]
 """,
 )
 @click.argument("table", type=EXISTING)

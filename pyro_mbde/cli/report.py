@@ -34,6 +34,7 @@ class _TableOfFit(click.Command):
 @click.argument("file", type=EXISTING)
 @click.option("--table", type=EXISTING, help="The table that the model was fitted to.")
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
+@click.option("--target", metavar="NAME", help="Column to predict: trained on released rows, tested on the table.")
 @table_options
 @force_option
 @shared_options
@@ -44,23 +45,27 @@ def report_command(
     file: Path,
     table: Path | None,
     output: Path | None,
+    target: str | None,
     csv_format: dict[str, str],
     force: bool,
 ) -> None:
     """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
 
     The report says in a sentence what rows will look like. It shows table, model and public base column by column, with
-    the distances between them and between pairs of columns, and says how good the fit is. It is as sensitive as the
-    table: only you can read the file, and it cannot be written beside a card. A card is public. A CSV table is read as
-    it was for the fit, unless --sep, --decimal or --encoding say otherwise.
+    the distances between them and between pairs of columns, correlations, and how good the fit is; with --target, how
+    well that column is predicted by what released rows teach. It is as sensitive as the table: only you can read the
+    file, and it cannot be written beside a card. A card is public. A CSV table is read as it was for the fit, unless
+    --sep, --decimal or --encoding say otherwise.
     """
     if file.suffix == ".json":
-        if table is not None or output is not None:
-            raise click.UsageError("--table and --output are for models; a card is shown.")
+        if table is not None or output is not None or target is not None:
+            raise click.UsageError("--table, --target and --output are for models; a card is shown.")
         _show_card(console, file)
         return
     if file.name.endswith(RELEASED):
         raise click.UsageError(_no_model(file))
+    if target is not None and table is None:
+        raise click.UsageError("--target needs the table: what is learned is tested on it. Add --table.")
     output = output or file.with_name(f"{file.stem}.report.html")
     check_output(ctx, output, force=force)
     from pyro_mbde.tables.files import TableModel, read_table
@@ -68,9 +73,8 @@ def report_command(
     model = TableModel.load(file)
     rows = None
     if table is not None:
-        frame = read_table(table, **format_of(ctx, csv_format, model.settings))
-        rows = frame if model.schema is None else model.schema.to_tensor(frame)
-    report = library().private_report(model.density, rows, path=output, columns=model.schema)
+        rows = read_table(table, **format_of(ctx, csv_format, model.settings))
+    report = library().private_report(model.density, rows, path=output, columns=model.schema, target=target)
     verdict = report["comparison"]["verdict"]
     console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}", settled=True)
     console.note(f"{output}, and what is said here, is as sensitive as the table: keep it to yourself.")

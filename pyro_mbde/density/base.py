@@ -25,6 +25,8 @@ from pyro_mbde.serialization import UnknownDistributionError, decode, encode, ma
 #: Rows that a location, a spread or an interior point of the base is computed from; seeded, so always the same. Batches
 #: hold as many rows in all, and number at least the second.
 _NUM_REFERENCE_DRAWS, _MIN_REFERENCE_BATCHES = 4096, 64
+#: Of these, as many as a description of the base is compared on.
+_NUM_COMPARED_DRAWS = 512
 #: Attribute of a base that holds the schema it was made from.
 _NOTED_SCHEMA = "_pyro_mbde_schema"
 
@@ -230,7 +232,7 @@ def describe_base(base: Distribution, draws: Tensor | None = None) -> dict[str, 
             it cannot be encoded.
     """
     description: dict[str, Any] = encode(base)
-    draws = reference_draws(base) if draws is None else draws
+    draws = (reference_draws(base) if draws is None else draws)[:_NUM_COMPARED_DRAWS]
     try:
         with pyro.validation_enabled(False):  # else a mixture refuses draws that not all of its components can make
             same = torch.allclose(decode(description).log_prob(draws), base.log_prob(draws))

@@ -234,7 +234,10 @@ class MixedBase(TorchDistribution):
         low, high = self._table.cdf_intervals(value)
         is_point = ~(self._table.discrete | self._table.is_missing(value))
         dependence: Any = self.dependence
-        log_density = dependence.log_prob_of_cells(low, torch.where(is_point, low, high))
+        if self._table.support.is_discrete:
+            log_density = dependence.log_prob_of_cells(low, torch.where(is_point, low, high))
+        else:
+            log_density = dependence.log_prob(low)
         log_density = log_density + torch.where(is_point, self._table.log_density(value), 0.0).sum(-1)
         return torch.where(inside, log_density, -torch.inf)
 

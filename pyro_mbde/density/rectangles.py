@@ -14,7 +14,7 @@ from torch import Tensor
 LOWEST, HIGHEST = 2.0**-54, 1 - 2.0**-53
 #: An interval narrower than this share of its distance from the nearer face counts as the point in its middle, times
 #: its width: the error is of second order in that share. Differences of quantiles would lose digits.
-_POINT_SHARE = 2.0**-20
+POINT_SHARE = 2.0**-20
 #: Points of the lattice, a prime number, and nodes of the quadrature, that probabilities are averaged over.
 _NUM_POINTS, _NUM_NODES = 509, 64
 #: How much each dimension counts in the choice of the lattice.
@@ -69,7 +69,7 @@ def log_cell_probabilities(correlation: Tensor, low: Tensor, high: Tensor) -> Te
     """
     num_dims = correlation.shape[0]
     width, middle = (high - low).detach(), (low + high) / 2
-    is_point = width <= _POINT_SHARE * torch.minimum(low, 1 - high).detach()
+    is_point = width <= POINT_SHARE * torch.minimum(low, 1 - high).detach()
     num_points = is_point.sum(1)
     order = torch.where(is_point, -1.0, width).argsort(dim=1, stable=True)
     # So that a position in that order is a point in all rows or in none.
@@ -130,7 +130,7 @@ def _integrate(factor: Tensor, mean: Tensor, low: Tensor, high: Tensor) -> Tenso
             centre = centre + factor[:, index, other : other + 1] * draw
         deviation, tilt = factor[:, index, index : index + 1], tilts[:, index : index + 1]
         lower, upper = ((edge[:, index : index + 1] - centre) / deviation - tilt for edge in (low, high))
-        log_prob, quantiles = _truncated(lower, upper, points[:, index] if index < num_dims - 1 else None)
+        log_prob, quantiles = truncated_normal(lower, upper, points[:, index] if index < num_dims - 1 else None)
         total = total + log_prob
         if quantiles is not None:
             draws.append(quantiles + tilt)
@@ -163,14 +163,14 @@ def _tilts(factor: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def _truncated_mean(centre: Tensor, deviation: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The mean of a normal in an interval; about that far out in a tail."""
     low, high = (low - centre) / deviation, (high - centre) / deviation
-    log_prob, _ = _truncated(low, high, None)
+    log_prob, _ = truncated_normal(low, high, None)
     log_height = -math.log(2 * math.pi) / 2 - log_prob
     excess = (log_height - low.square() / 2).exp() - (log_height - high.square() / 2).exp()
     return centre + deviation * torch.minimum(torch.maximum(excess, low), high)
 
 
-def _truncated(low: Tensor, high: Tensor, fractions: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Log-probability that a standard normal is in an interval, and its quantiles there at ``fractions``.
+def truncated_normal(low: Tensor, high: Tensor, fractions: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Returns the log-probability that a standard normal is in an interval, and its quantiles there at ``fractions``.
 
     Both are computed in the lower tail, where floats are dense, of the normal or of its mirror image.
     """
@@ -195,32 +195,45 @@ def _truncated(low: Tensor, high: Tensor, fractions: Tensor | None) -> tuple[Ten
     return log_prob, torch.where(flipped, -draw, draw)
 
 
-@lru_cache(maxsize=64)
 def _points(num_dims: int) -> tuple[Tensor, Tensor]:
     """Points of the unit cube, always the same, shape ``(p, num_dims)``, with their log-weights, shape ``(1, p)``."""
-    if num_dims == 0:
-        points, weights = np.zeros((1, 0)), np.ones(1)
-    elif num_dims == 1:
+    if num_dims == 1:
         nodes, weights = np.polynomial.legendre.leggauss(_NUM_NODES)
-        points, weights = (nodes[:, None] + 1) / 2, weights / 2
-    else:
-        shifts = np.arange(1, num_dims + 1) * (math.sqrt(5) - 1) / 2
-        points = (np.arange(_NUM_POINTS)[:, None] * _generator(num_dims) / _NUM_POINTS + shifts) % 1
-        points = 1 - np.abs(2 * points - 1)  # folded: a lattice is for periodic functions
-        weights = np.full(_NUM_POINTS, 1 / _NUM_POINTS)
-    return torch.from_numpy(points), torch.from_numpy(np.log(weights)).unsqueeze(0)
+        return torch.from_numpy((nodes[:, None] + 1) / 2), torch.from_numpy(np.log(weights / 2)).unsqueeze(0)
+    points = lattice_points(num_dims, _NUM_POINTS if num_dims else 1)
+    return points, torch.full((1, len(points)), -math.log(len(points)), dtype=torch.float64)
 
 
-def _generator(num_dims: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The generating vector of a rank-1 lattice, built component by component for the least worst-case error."""
-    grid = np.arange(_NUM_POINTS)
-    candidates = np.arange(1, _NUM_POINTS // 2 + 1)
-    position = candidates[:, None] * grid % _NUM_POINTS / _NUM_POINTS
+def lattice_points(num_dims: int, num_points: int) -> Tensor:
+    """Returns points to average over, always the same: a shifted and folded rank-1 lattice in the unit cube.
+
+    The generating vector is built component by component for the least worst-case error of periodic functions.
+
+    Args:
+        num_dims: dimensions of the cube.
+        num_points: points, a prime number or 1.
+
+    Returns:
+        float64, shape ``(num_points, num_dims)``.
+
+    References:
+        Dick, Kuo, Sloan. High-Dimensional Integration: The Quasi-Monte Carlo Way. 2013. Section 5.
+    """
+    return torch.from_numpy(_lattice(num_dims, num_points))
+
+
+@lru_cache(maxsize=64)  # of an array: a tensor made in inference mode could not be used outside it
+def _lattice(num_dims: int, num_points: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    grid, candidates = np.arange(num_points), np.arange(1, num_points // 2 + 1)
+    position = candidates[:, None] * grid % num_points / num_points
     kernel = 1 + _LATTICE_WEIGHT * 2 * math.pi**2 * (position**2 - position + 1 / 6)
-    chosen = [0]
-    product = kernel[0]
-    for _ in range(num_dims - 1):
+    chosen: list[int] = []
+    product = np.ones(num_points)
+    for _ in range(num_dims):
         # Rounded, since the errors of several candidates are equal: the first of them everywhere.
         chosen.append(int(np.round(kernel @ product, 6).argmin()))
         product = product * kernel[chosen[-1]]
-    return candidates[chosen]
+    shifts = np.arange(1, num_dims + 1) * (math.sqrt(5) - 1) / 2
+    lattice: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    lattice = 1 - np.abs(2 * ((position[chosen].T + shifts) % 1) - 1)
+    return lattice

@@ -126,7 +126,8 @@ def split_rows(rows: Tensor, share: float = 0.1, seed: int = 0) -> tuple[Tensor,
 
 def public_base() -> dist.TorchDistribution:
     """Returns the base Q0: uniform on the box of the public ranges."""
-    return SCHEMA.base()
+    base: dist.TorchDistribution = SCHEMA.base()
+    return base
 
 
 def in_natural_units(rows: Tensor) -> pd.DataFrame:

@@ -1,14 +1,4 @@
-r"""The law of one row of a batch, without drawing any: its density is :math:`q_0(x)\,g(u(x))`.
-
-A batch of k rows is accepted by the sum of their scores u. Given one row, the sum of the others has a law of its own,
-which does not depend on where the row lies. So the row's density is that of the base times
-
-.. math::
-    g(u) = \mathrm{E}\,\exp \mathrm{clip}(u + S_{k-1} - s,\, lo,\, hi) \,\big/\, e^{\phi} ,
-
-with :math:`S_{k-1}` the sum over k - 1 independent rows of the base, whose law
-:class:`~pyro_mbde.calibration.batches.BatchScores` has on a grid. All rows of a batch have this one law.
-"""
+"""The law of one row of a batch, without drawing any, and how far laws of rows are from one another."""
 
 from __future__ import annotations
 
@@ -21,35 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pyro_mbde.calibration.batches import BatchScores
 from pyro_mbde.calibration.projection import project, project_a_priori
-from pyro_mbde.calibration.scores import ExactScores
+from pyro_mbde.calibration.row_law import row_log_ratio, sum_law
 from pyro_mbde.density.bounds import Bounds, clip_score
 
 Array = NDArray[np.float64]
 
 #: Tolerance that the grid of a sum is made for, as a share of the width: it moves phi by 1/50 of it.
 _GRID_TOLERANCE = 0.005
-#: Beyond, exp of a double overflows.
-_LARGEST_EXPONENT = 700.0
 
 
 @functools.lru_cache(maxsize=8)  # tensors are told apart by identity: those that are given must not change
-def sum_law(scores: Tensor, num_rows: int, width: float) -> tuple[Tensor, Tensor]:
-    """Returns values of the sum of k independent scores, ascending, and their probabilities.
-
-    Args:
-        scores: of rows that count alike, shape ``(n,)``.
-        num_rows: k, at least 0.
-        width: of the tilt, in nats; the grid is finer for a narrower one. A power of 2, so that laws are made once.
-    """
-    if num_rows == 0:
-        return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    alike = torch.full_like(scores, -math.log(len(scores)))
-    if num_rows == 1:
-        return scores.sort().values, alike.exp()
-    values, log_weights = BatchScores(ExactScores(scores, alike), num_rows, _GRID_TOLERANCE * width).weighted()
-    return values, log_weights.softmax(0)
+def _sum_law(scores: Tensor, num_rows: int, width: float) -> tuple[Tensor, Tensor]:
+    """The law of a sum of scores; ``width`` is a power of 2, so that laws are made once."""
+    return sum_law(scores, num_rows, _GRID_TOLERANCE * width)
 
 
 class RowLaw:
@@ -67,25 +42,15 @@ class RowLaw:
     def __init__(self, base_scores: Tensor, num_rows: int, bounds: Bounds, *, calibrated: bool = True) -> None:
         self.num_rows, self.bounds = num_rows, bounds
         self._width = 2.0 ** math.floor(math.log2(bounds.width))
-        values, weights = sum_law(base_scores, num_rows, self._width)
+        values, weights = _sum_law(base_scores, num_rows, self._width)
         place = project if calibrated else project_a_priori
         self.shift = place(values, weights.log(), bounds)
         self.phi = math.log(float(weights @ clip_score(values, self.shift, bounds).exp()))
-        others, shares = sum_law(base_scores, num_rows - 1, self._width)
-        self._others = others
-        none = torch.zeros(1, dtype=torch.float64)
-        self._mass = torch.cat([none, shares.cumsum(0)])
-        tilted = shares * (others - self.shift).clamp(max=_LARGEST_EXPONENT).exp()
-        self._tilted = torch.cat([none, tilted.cumsum(0)])
+        self._others = _sum_law(base_scores, num_rows - 1, self._width)
 
     def log_ratio(self, scores: Tensor) -> Tensor:
         """Returns log g of rows by their scores: the log-density of a released row, less that of the base."""
-        first = torch.searchsorted(self._others, self.shift + self.bounds.low - scores)
-        last = torch.searchsorted(self._others, self.shift + self.bounds.high - scores)
-        between = scores.clamp(max=_LARGEST_EXPONENT).exp() * (self._tilted[last] - self._tilted[first])
-        below, above = self._mass[first], self._mass[-1] - self._mass[last]
-        mean = below * math.exp(self.bounds.low) + between.clamp(min=0) + above * math.exp(self.bounds.high)
-        return mean.log() - self.phi
+        return row_log_ratio(scores, self._others, self.shift, self.bounds) - self.phi
 
     def gain(self, target_scores: Tensor) -> float:
         r"""Returns the nats that a row gains: :math:`(\mathrm{KL}(P^k, Q_0^k) - \mathrm{KL}(P^k, Q))/k`.
@@ -93,7 +58,7 @@ class RowLaw:
         Args:
             target_scores: scores u of rows of the target.
         """
-        values, weights = sum_law(target_scores, self.num_rows, self._width)
+        values, weights = _sum_law(target_scores, self.num_rows, self._width)
         return (float(weights @ clip_score(values, self.shift, self.bounds)) - self.phi) / self.num_rows
 
     def accepts(self, scores: Tensor) -> Tensor:

@@ -10,39 +10,41 @@ from functools import cache
 from typing import Any
 
 import jinja2
-from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import counted, shown
+from pyro_mbde._checks import counted
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.base_draws import draws_by_inversion
 from pyro_mbde.density.bounds import calibrated_guarantee
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.ledger.accounts import Account
 from pyro_mbde.privacy.accounting import TotalCost
 from pyro_mbde.privacy.advice import WEAK_EPSILON
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.releases.card_words import (
+from pyro_mbde.releases.base_words import (
     base_in_words,
+    base_knowledge,
+    base_text,
     base_units,
+    base_values,
+    json_values,
+)
+from pyro_mbde.releases.card_words import (
     batches_in_words,
+    column_end,
     column_values,
-    end_of_range,
     likeness,
     percent,
     round_up,
     short_number,
 )
-from pyro_mbde.releases.columns import ReleasedColumn, readable, row_base
+from pyro_mbde.releases.columns import ReleasedColumn, row_base
 from pyro_mbde.sampling.plan import DrawPlan
-from pyro_mbde.serialization import encode
+from pyro_mbde.tables.schema import Schema
 from pyro_mbde.theory import post_processing_bounds
 
 CARD_FORMAT, CARD_VERSION = "pyro_mbde.release_card", 1
 
-#: Items of a list that a page shows.
-_MAX_SHOWN = 8
 #: Chance of a decision that the card's example starts from.
 _EXAMPLE_CHANCE = 0.1
 
@@ -97,7 +99,7 @@ def make_card(
     purpose: str = "",
     who: str | None = None,
     test_only: bool = False,
-    in_table_units: bool = False,
+    schema: Schema | None = None,
 ) -> dict[str, Any]:
     """Returns the card of a release as plain dicts, lists, numbers and text.
 
@@ -120,7 +122,7 @@ def make_card(
         purpose: what the rows are for, in the words of the owner.
         who: who releases them; on the card only if given.
         test_only: whether the rows come from a seed.
-        in_table_units: whether a schema brings the rows from the base's units into the table's.
+        schema: that brings the rows from the base's units into the table's; None where there is none.
     """
     bounds, certificate, guarantee = q.bounds, q.certificate, plan.guarantee
     if certificate is not None and guarantee != calibrated_guarantee(bounds, certificate):
@@ -155,7 +157,7 @@ def make_card(
             guarantee,
             skew=None if certificate is None else _skew(bounds.low, bounds.high, certificate.tolerance),
             fresh_chains=plan.method == "fresh chains",
-            where=base_in_words(base, columns),
+            where=base_in_words(base, columns, schema),
             rows_of_batch=rows_of_batch,
         ),
         "meaning": _meaning(rows, cost),
@@ -163,9 +165,11 @@ def make_card(
         "does_not_promise": _limits(plan, rows_of_batch),
         "density": {
             "form": "a priori" if certificate is None else "calibrated",
-            "base": json_values(encode(base)),
+            "base": base_values(base),
             "base_text": base_text(base),
-            "base_units": base_units(columns, spread=not isinstance(base, MixedBase)) if in_table_units else "",
+            "base_knowledge": base_knowledge(base, columns, schema),
+            "base_units": "" if schema is None else base_units(base, columns),
+            "schema": None if schema is None else json_values(schema.to_dict()),
             "tilt_low": bounds.low,
             "tilt_high": bounds.high,
             "tilt_width": bounds.width,
@@ -216,50 +220,14 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"up": round_up, "short": short_number, "percent": percent}
-    environment.filters |= {"values": column_values, "end": end_of_range}
+    environment.filters |= {
+        "up": round_up,
+        "short": short_number,
+        "percent": percent,
+        "values": column_values,
+        "end": column_end,
+    }
     return environment
-
-
-def base_text(base: Distribution) -> str:
-    """Returns the base in a line, long lists of numbers shortened.
-
-    Example:
-        >>> import torch
-        >>> base_text(torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)))
-        'Normal(loc=0, scale=1)'
-    """
-    return _text(json_values(encode(base)))
-
-
-def _text(node: Any) -> str:
-    if isinstance(node, dict):
-        kind = str(node.get("distribution", node.get("transform"))).partition(".")[2].removeprefix("Closed")
-        arguments = node["arguments"]
-        if kind == "Independent":  # which only says which numbers make one row
-            return _text(arguments["base_distribution"])
-        return (
-            f"{kind}({', '.join(f'{name}={_text(value)}' for name, value in arguments.items() if value is not None)})"
-        )
-    if isinstance(node, list):
-        first = [_text(item) for item in node[:_MAX_SHOWN]]
-        more = [f"… {len(node) - _MAX_SHOWN} more"] if len(node) > _MAX_SHOWN else []
-        return f"[{', '.join(first + more)}]"
-    return shown(node) if isinstance(node, float) else str(node)
-
-
-def json_values(node: Any) -> Any:
-    """Returns dicts, lists, tuples and tensors as dicts, lists and numbers of JSON; named tuples as dicts."""
-    if isinstance(node, Tensor):
-        if node.dim():
-            return [json_values(item) for item in node]
-        number = readable(node) if node.is_floating_point() else node.item()
-        return number if math.isfinite(number) else str(number)
-    if hasattr(node, "_asdict"):
-        node = node._asdict()
-    if isinstance(node, dict):
-        return {key: json_values(value) for key, value in node.items()}
-    return [json_values(item) for item in node] if isinstance(node, list | tuple) else node
 
 
 def _example(what: str, total: TotalCost) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyro_mbde._checks import counted
-from pyro_mbde.releases.card_words import column_values, end_of_range, percent, round_up, short_number
+from pyro_mbde.releases.card_words import column_end, column_values, percent, round_up, short_number
 
-_WIDTH = 100
+#: Signs of a line, and of the words in a table at least.
+_WIDTH, _LEAST_WORDS = 100, 24
 
 
 def card_text(card: Mapping[str, Any]) -> str:
@@ -67,7 +68,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _heading("Columns")
     yield from _table(
         ["name", "from", "to", "values"],
-        [[of["name"], end_of_range(of, "low"), end_of_range(of, "high"), column_values(of)] for of in card["columns"]],
+        [[of["name"], column_end(of, "low"), column_end(of, "high"), column_values(of)] for of in card["columns"]],
     )
     tolerance = density["tolerance"]
     tolerance = "" if tolerance is None else f", normaliser within {round_up(tolerance)} of 0"
@@ -81,6 +82,7 @@ def _lines(card: Mapping[str, Any]) -> Iterator[str]:
             "Spent, with this release": f"{_cost(spent)} ({spent['rule']})",
             "Left": f"ε = {short_number(account['epsilon_left'])}",
             "Public base": density["base_text"],
+            "What the base knew": density.get("base_knowledge", ""),
             "Units of the base": density.get("base_units", ""),
             "Tilt": f"in [{short_number(density['tilt_low'])}, {short_number(density['tilt_high'])}] nats, "
             f"skew {short_number(density['skew'])}, {density['form']}{tolerance}",
@@ -114,9 +116,16 @@ def _wrap(text: str, mark: str = "") -> list[str]:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns side by side: numbers aligned right, the first column and words aligned left."""
+    """Columns side by side: numbers aligned right, the first column and words aligned left; long words are wrapped."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(header))]
+    if header[-1] == "values":
+        widths[-1] = max(_WIDTH - sum(widths[:-1]) - 2 * (len(widths) - 1), _LEAST_WORDS)
+        lines = [
+            [*(line[:-1] if not place else [""] * len(line[:-1])), part]
+            for line in lines
+            for place, part in enumerate(textwrap.wrap(line[-1], widths[-1], break_on_hyphens=False) or [""])
+        ]
     for line in lines:
         cells = [
             cell.ljust(width) if place == 0 or header[place] == "values" else cell.rjust(width)

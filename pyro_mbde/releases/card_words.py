@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
-from torch.distributions import Distribution, Independent, Uniform
-
 from pyro_mbde._checks import counted, shown
-from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.privacy.advice import distance_from_base
 from pyro_mbde.privacy.guarantee import Guarantee
-from pyro_mbde.releases.columns import ReleasedColumn
 
 #: Added to a distance: for rounding, and for constant-time draws, which are within 2^-53 of the density.
 _RESERVE = 1e-9
-#: Levels of a column that a card lists in words.
-_MAX_LEVELS = 12
+#: Levels of a column that a card lists.
+_MAX_LEVELS = 8
 
 
 def likeness(
@@ -127,90 +123,43 @@ def batches_in_words(number: int, num_rows: int, epsilon: float) -> str:
     return f"{text} {rest} Rows of a batch depend on one another."
 
 
-def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn]) -> str:
-    """Returns what drawing from a base means, in a few words.
-
-    Example:
-        >>> from torch.distributions import Uniform
-        >>> base_in_words(Uniform(0.0, 1.0), [ReleasedColumn("share", 0.0, 1.0, False)])
-        'the public base, evenly over the ranges of the columns below'
-    """
-    while isinstance(base, Independent):
-        base = base.base_dist
-    if isinstance(base, MixedBase):
-        kept = " and of all columns together" if base.dependence is not None or base.predicates else ""
-        return f"the public base, as its schema states of each column below{kept}"
-    if not isinstance(base, Uniform):
-        return "the public base"
-    logarithms = [column.name for column in columns if column.scale == "log1p"]
-    scale = f" ({', '.join(logarithms)} on a logarithmic scale)" if logarithms else ""
-    return f"the public base, evenly over the ranges of the columns below{scale}"
-
-
-def base_units(columns: Sequence[ReleasedColumn], *, spread: bool = False) -> str:
-    """Returns the units of the base of a schema where they differ from those of the columns; else nothing.
-
-    Args:
-        columns: of the release.
-        spread: whether the base is that of an earlier version, in which whole numbers are spread.
-
-    Example:
-        >>> print(base_units([ReleasedColumn("visits", 0.0, 61.0, True, "log1p")], spread=True))
-        The base is in modelled units. A whole number n is spread over [n, n + 1): up to 62 stands for up to 61. Of
-        visits, ln(1 + v) is modelled.
-        >>> print(base_units([ReleasedColumn("cost", 0.0, 61.0, False, "log1p")]))
-        The base is in modelled units. Of cost, ln(1 + v) is modelled.
-    """
-    parts = []
-    whole = next((column for column in columns if column.whole and spread), None)
-    if whole is not None and whole.high is not None:
-        parts.append(
-            f"A whole number n is spread over [n, n + 1): up to {short_number(whole.high + 1)} stands for up to "
-            f"{short_number(whole.high)}."
-        )
-    if any(column.levels is not None or column.ends is not None for column in columns):
-        parts.append("Levels and units of time are numbered from 0.")
-    logarithms = [column.name for column in columns if column.scale == "log1p" and (spread or not column.whole)]
-    if logarithms:
-        parts.append(f"Of {', '.join(logarithms)}, ln(1 + v) is modelled.")
-    return " ".join(["The base is in modelled units.", *parts]) if parts else ""
-
-
-def end_of_range(column: Mapping[str, Any], end: str) -> str:
-    """Returns an end of the range of a card's column; levels have none.
-
-    Example:
-        >>> end_of_range({"low": 0.0, "high": None}, "high"), end_of_range({"low": "2020-01-01", "high": None}, "low")
-        ('no limit', '2020-01-01')
-    """
-    value: float | str | None = column[end]
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return "–" if "levels" in column else "no limit"
-    return short_number(value)
-
-
 def column_values(column: Mapping[str, Any]) -> str:
     """Returns what the values of a card's column are.
 
     Example:
         >>> column_values({"whole": False, "scale": "log1p", "decimals": 2})
         'numbers, 2 decimals; modelled as ln(1 + v)'
-        >>> column_values({"kind": "ordered", "levels": ["I", "II", "III"]})
-        '3 levels in order: I, II, III'
+        >>> column_values({"whole": False, "kind": "ordered", "levels": ["I", "II"], "may_be_missing": True})
+        'levels in order: I, II; may be missing'
     """
-    missing = "; some missing" if column.get("may_be_missing") else ""
-    if (levels := column.get("levels")) is not None:
-        listed = ", ".join(levels[:_MAX_LEVELS]) + (", …" if len(levels) > _MAX_LEVELS else "")
-        return f"{len(levels):,} levels{' in order' if column['kind'] == 'ordered' else ''}: {listed}{missing}"
-    if column.get("kind") is not None:
-        return f"{'dates' if column['kind'] == 'date' else 'dates and times'}{missing}"
+    missing = "; may be missing" if column.get("may_be_missing") else ""
+    kind, levels = column.get("kind", "real"), column.get("levels")
+    if levels is not None:
+        listed = ", ".join(levels[:_MAX_LEVELS])
+        more = f" and {len(levels) - _MAX_LEVELS:,} more" if len(levels) > _MAX_LEVELS else ""
+        return f"levels{' in order' if kind == 'ordered' else ''}: {listed}{more}{missing}"
+    if kind in ("date", "datetime"):
+        return f"{'dates' if kind == 'date' else 'times'}, by the {column['resolution']}{missing}"
     decimals = column.get("decimals")
     kind = "whole numbers" if column["whole"] or decimals == 0 else "numbers"
     if decimals:
         kind = f"numbers, {decimals} decimal{'s' if decimals > 1 else ''}" if decimals > 0 else f"in {10**-decimals:,}s"
-    return (f"{kind}; modelled as ln(1 + v)" if column.get("scale") == "log1p" else kind) + missing
+    return f"{kind}; modelled as ln(1 + v){missing}" if column.get("scale") == "log1p" else f"{kind}{missing}"
+
+
+def column_end(column: Mapping[str, Any], end: str) -> str:
+    """Returns an end of a card's column: a number, a date, or what stands for none.
+
+    Args:
+        column: of the card.
+        end: ``low`` or ``high``.
+    """
+    value = column[end]
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "–" if column.get("levels") is not None else "no limit"
+    return short_number(value)
 
 
 def round_up(value: float, digits: int = 4) -> str:

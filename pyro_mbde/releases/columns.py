@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, noted_schema, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.names import check_distinct
 from pyro_mbde.tables.columns import Column
@@ -22,74 +24,54 @@ from pyro_mbde.tables.dates import iso_text
 from pyro_mbde.tables.earlier import SpreadSchema, read_noted
 from pyro_mbde.tables.schema import Schema
 
+Codes = NDArray[np.float64]
+
+#: Facts of a column that all cards have.
+_ON_ALL_CARDS = ("name", "low", "high", "whole", "scale", "decimals")
+
 #: Edges that differ by rounding alone are at most this share of the range apart: an edge x in float32 is off by at most
 #: 2^-24 |x|, which is 1e-5 of a range as narrow as |x| / 168.
 _SAME_EDGE = 1e-5
 
 
-_ON_ALL_CARDS = ("name", "low", "high", "whole", "scale", "decimals")
-
-
 class ReleasedColumn(NamedTuple):
-    """A column of released rows. All of it follows from the base.
+    """A column of released rows. All of it follows from the base and its schema, and is public.
 
     Attributes:
         name: its name.
-        low: its least possible value; None where there is none.
-        high: its largest possible value; None where there is none.
+        low: its least possible value, of dates as text; None where there is none, and for levels.
+        high: its largest possible value; None where there is none, and for levels.
         whole: whether its values are whole numbers.
         scale: ``linear``, or ``log1p`` where ln(1 + x) is modelled.
         decimals: digits after the point that values are rounded to; None where they are not.
-        kind: of the schema's column; None without a schema. Of levels and dates, ``low`` and ``high`` are codes.
-        levels: of a column of levels, as texts.
-        ends: the first and the last date of a column of dates, as texts.
-        may_be_missing: whether some values are missing.
+        kind: ``real``, ``integer``, ``category``, ``ordered``, ``boolean``, ``date`` or ``datetime``.
+        levels: words for the levels, in order; None for numbers and dates.
+        resolution: of dates: ``year`` to ``second``.
+        may_be_missing: whether a value may be missing.
     """
 
     name: str
-    low: float | None
-    high: float | None
+    low: float | str | None
+    high: float | str | None
     whole: bool
     scale: str = "linear"
     decimals: int | None = None
-    kind: str | None = None
+    kind: str = "real"
     levels: tuple[str, ...] | None = None
-    ends: tuple[str, str] | None = None
+    resolution: str | None = None
     may_be_missing: bool = False
 
     def on_a_card(self) -> dict[str, Any]:
-        """Returns what a card says of the column: dates and levels as texts, no codes."""
-        shown = {key: value for key, value in self._asdict().items() if key in _ON_ALL_CARDS}
-        if self.ends is not None:
-            shown |= {"low": self.ends[0], "high": self.ends[1], "whole": False}
-        if self.levels is not None:
-            shown |= {"low": None, "high": None, "whole": False, "levels": list(self.levels)}
-        if self.kind not in (None, "real", "integer"):
-            shown["kind"] = self.kind
-        return shown | ({"may_be_missing": True} if self.may_be_missing else {})
+        """Returns what a card says of the column; of numbers, what cards always said."""
+        shown = self._asdict()
+        if self.kind in ("real", "integer"):
+            del shown["kind"]
+        return {key: value for key, value in shown.items() if key in _ON_ALL_CARDS or value}
 
-    @classmethod
-    def of(cls, column: Column) -> ReleasedColumn:
-        """What is public about a column of a schema.
-
-        Example:
-            >>> ReleasedColumn.of(Column("ward", kind="category", levels=["A", "B"])).levels
-            ('A', 'B')
-        """
-        kind, missing = column.of_kind, column.keeps_missing
-        if column.low is not None and column.resolution is None:
-            ends = column.low, column.high, column.kind == "integer", column.scale, column.decimals
-            return cls(column.name, *ends, column.kind, may_be_missing=missing)
-        last = column.modelled_range[1] - 1
-        if column.resolution is not None:
-            texts = tuple(iso_text(kind.value(column, code), column.resolution) for code in (0.0, last))
-            return cls(
-                column.name, 0.0, last, True, kind=column.kind, ends=(texts[0], texts[1]), may_be_missing=missing
-            )
-        levels = ("false", "true")
-        if column.kind != "boolean":
-            levels = tuple(str(kind.value(column, float(code))) for code in range(int(last) + 1))
-        return cls(column.name, 0.0, last, True, kind=column.kind, levels=levels, may_be_missing=missing)
+    @property
+    def is_date(self) -> bool:
+        """Whether it holds dates, with or without a time."""
+        return self.kind in ("date", "datetime")
 
 
 def row_base(q: MollifiedExpFamily) -> Distribution:
@@ -117,7 +99,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
     noted = noted_schema(q.base)
     own = None if noted is None else read_noted(noted)
     if own is None or columns is None:
-        return columns if isinstance(columns, Schema) else own
+        return _in_its_form(columns, q) if isinstance(columns, Schema) else own and _in_its_form(own, q)
     if isinstance(columns, Schema):
         if _units(columns) != _units(own):
             _check_schema(row_base(q), columns)  # names an edge, if one differs
@@ -126,20 +108,27 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
-        return replace(own, columns=columns.columns)  # of an earlier model, rows are read as they were written
+        return _in_its_form(replace(own, columns=columns.columns), q)
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."
         raise ValueError(
             argument_error("columns", f"be those of the density's table, {list(own.names)}", columns, remedy)
         )
-    return own
+    return _in_its_form(own, q)
+
+
+def _in_its_form(schema: Schema, q: MollifiedExpFamily) -> Schema:
+    """The schema of a base that is a box, in which whole numbers are spread, if the density's base is no mixed one."""
+    if isinstance(schema, SpreadSchema) or isinstance(row_base(q), MixedBase):
+        return schema
+    if others := [column.name for column in schema.columns if column.kind not in ("real", "integer")]:
+        raise _not_its_schema(f"levels or dates in {others} for a base that has none")
+    return SpreadSchema(schema.columns)
 
 
 def _units(schema: Schema) -> list[tuple[Any, ...]]:
-    return [
-        (one.name, one.low, one.high, one.kind, one.scale, one.levels, one.resolution, one.keeps_missing)
-        for one in schema.columns
-    ]
+    keys = ("name", "low", "high", "kind", "scale", "levels", "resolution", "keeps_missing")
+    return [tuple(getattr(one, key) for key in keys) for one in schema.columns]
 
 
 def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None) -> list[ReleasedColumn]:
@@ -165,7 +154,7 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     schema = schema_of(q, names)
     if schema is not None:
         _check_schema(base, schema)
-        return [ReleasedColumn.of(column) for column in schema.columns]
+        return list(map(_of_schema, schema.columns))
     assert not isinstance(names, Schema)
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if base.event_shape else ["x"]
@@ -176,13 +165,46 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     if len(set(names)) != len(names) or not all(name and name.isprintable() for name in names):
         raise ValueError(argument_error("columns", "be printable and differ from one another", list(names)))
     check_distinct("columns", names)
+    if isinstance(base, MixedBase):
+        return [_of_marginal(name, one) for name, one in zip(names, base.marginals, strict=True)]
     low, high, whole = _edges(support_of(base))
     columns = zip(names, _spread(low, num_columns), _spread(high, num_columns), strict=True)
-    return [ReleasedColumn(name, least, largest, whole) for name, least, largest in columns]
+    kind = "integer" if whole else "real"
+    return [ReleasedColumn(name, least, largest, whole, kind=kind) for name, least, largest in columns]
+
+
+def _of_schema(column: Column) -> ReleasedColumn:
+    low, high = column.low, column.high
+    if column.kind in ("date", "datetime"):
+        low, high = (iso_text(end, str(column.resolution)) for end in (low, high))
+    levels = column.levels if column.kind != "boolean" or column.levels else ("false", "true")
+    return ReleasedColumn(
+        column.name,
+        low,
+        high,
+        column.kind == "integer",
+        column.scale,
+        column.decimals,
+        column.kind,
+        None if levels is None else tuple(map(str, levels)),
+        column.resolution,
+        column.keeps_missing,
+    )
+
+
+def _of_marginal(name: str, marginal: Marginal) -> ReleasedColumn:
+    """A column of which only the distribution is known: levels go by their numbers."""
+    whole, kind = marginal.kind == "integer", marginal.kind
+    missing = marginal.missing_share > 0
+    if kind in ("category", "ordered"):
+        levels = tuple(map(str, range(round(marginal.high) + 1)))
+        return ReleasedColumn(name, None, None, whole, kind=kind, levels=levels, may_be_missing=missing)
+    low, high = (readable(torch.tensor(end, dtype=marginal.edges.dtype)) for end in (marginal.low, marginal.high))
+    return ReleasedColumn(name, low, high, whole, kind=kind, may_be_missing=missing)
 
 
 def _check_schema(base: Distribution, schema: Schema) -> None:
-    """Raises unless a row's base is the one that a schema makes; names the first edge that differs."""
+    """Raises unless a row's base is the one that a schema makes; names the first thing that differs."""
     if isinstance(base, MixedBase):
         _check_marginals(base, schema)
         return
@@ -204,19 +226,25 @@ def _check_schema(base: Distribution, schema: Schema) -> None:
 
 
 def _check_marginals(base: MixedBase, schema: Schema) -> None:
-    if len(base.marginals) != len(schema.columns):
+    if len(schema.columns) != len(base.marginals):
         raise _not_its_schema(f"{len(schema.columns)} columns for a base of {len(base.marginals)}")
     for column, marginal in zip(schema.columns, base.marginals, strict=True):
-        if marginal.kind != column.of_kind.distribution:
-            raise _not_its_schema(f"the kind {column.kind} for {column.name!r}, which the base has as {marginal.kind}")
-        if (marginal.missing_share > 0) != column.keeps_missing:
-            kept = "kept" if column.keeps_missing else "not kept"
-            raise _not_its_schema(f"missing values that are {kept} in {column.name!r}, other than in the base")
+        if column.of_kind.distribution != marginal.kind:
+            raise _not_its_schema(
+                f"the kind {column.kind!r} for {column.name!r}, which the base has as {marginal.kind}"
+            )
+        if column.keeps_missing != (marginal.missing_share > 0):
+            has = "has missing values" if marginal.missing_share else "has no missing values"
+            raise _not_its_schema(f"missing={column.missing!r} for {column.name!r}, which {has} in the base")
         low, high = column.modelled_range
-        for end, edge, found in (("lower", low, marginal.edges[0]), ("upper", high, marginal.edges[-1])):
-            if not abs(float(found) - edge) <= _SAME_EDGE * (high - low):
-                has = f"of which the base has {float(found):.12g}"
-                raise _not_its_schema(f"{edge:.12g} for the {end} edge of {column.name!r}, {has}")
+        ends = float(marginal.edges[0]), float(marginal.edges[-1])
+        if column.levels is not None and high != ends[1]:
+            raise _not_its_schema(f"{high:g} levels for {column.name!r}, of which the base has {ends[1]:g}")
+        for end, edge, wanted in zip(("lower", "upper"), ends, (low, high), strict=True):
+            if not abs(edge - wanted) <= _SAME_EDGE * (high - low):
+                raise _not_its_schema(
+                    f"{wanted:.12g} for the {end} edge of {column.name!r}, of which the base has {edge:.12g}"
+                )
 
 
 def _not_its_schema(found: str) -> ValueError:
@@ -249,23 +277,36 @@ def readable(number: Tensor) -> float:
     return float(str(number.detach().cpu().numpy()))
 
 
-def to_numbers(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:
-    """Returns rows as numbers for comparisons: those of the table's own units, codes of levels and dates.
+def column_codes(
+    values: Tensor, q: MollifiedExpFamily, columns: Sequence[ReleasedColumn], schema: Schema | None
+) -> list[Codes]:
+    """Returns rows column by column as numbers: places of levels, units since the first date; NaN where missing.
 
-    A missing value is a number below all others.
+    Numbers are in the table's own units if there is a schema.
+
+    Args:
+        values: rows, shape ``(n,)`` or ``(n, d)``.
+        q: the density that they are rows of.
+        columns: of its rows.
+        schema: of its rows; None where there is none.
+
+    Returns:
+        d arrays of float64, shape ``(n,)``.
     """
-    frame = to_frame(values, columns, schema)
-    if schema is None:
-        return frame
-    codes = values.detach().cpu().reshape(-1, len(columns)).double().numpy()
-    for column, place in zip(columns, range(len(columns)), strict=True):
-        if column.levels is not None or column.ends is not None:
-            frame[column.name] = codes[:, place]
-        elif column.may_be_missing:
-            numbers = frame[column.name].to_numpy(dtype=np.float64, na_value=np.nan)
-            low, high = schema.columns[place].low, schema.columns[place].high
-            frame[column.name] = np.where(np.isnan(numbers), low - (high - low + column.whole), numbers)
-    return frame
+    base = row_base(q)
+    if not isinstance(base, MixedBase):
+        frame = to_frame(values, columns, schema)
+        return [frame[column.name].to_numpy(dtype=np.float64) for column in columns]
+    codes = []
+    for place, marginal in enumerate(base.marginals):
+        one = values[:, place].detach().cpu()
+        natural: Codes = one.double().numpy()
+        if marginal.kind == "real" and schema is not None:
+            column: Any = schema.columns[place]
+            natural = column.of_kind.from_modelled(column, natural)
+        missing = (one == marginal.missing_value).numpy() & (marginal.missing_share > 0)
+        codes.append(np.where(missing, np.nan, natural))
+    return codes
 
 
 def to_frame(values: Tensor, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> pd.DataFrame:

@@ -4,68 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pyro_mbde._torch_state import seeded, single_thread
-from pyro_mbde.calibration.batches import BatchScores
-from pyro_mbde.calibration.scores import SampledScores
+from pyro_mbde.calibration.row_law import row_log_ratio, sum_law
 from pyro_mbde.density.base import PreparedBase
-from pyro_mbde.density.bounds import clip_score
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.releases.columns import ReleasedColumn, released_columns, row_base, schema_of, to_numbers
+from pyro_mbde.releases.associations import RANKS, Association, Ordered, Recovered, associations, recovered
+from pyro_mbde.releases.columns import ReleasedColumn, column_codes, released_columns, row_base, schema_of
+from pyro_mbde.releases.distances import (
+    COLUMN_LEVELS,
+    PAIR_LEVELS,
+    ColumnCells,
+    Distances,
+    Samples,
+    cells_of,
+    closed_share,
+    distances,
+    grouped,
+    joint,
+    largest_gap,
+    missing_shares,
+)
+from pyro_mbde.releases.histograms import Bars, LevelShares, bars, level_shares
 from pyro_mbde.tables.schema import Schema
-
-Array = NDArray[np.float64]
 
 #: Draws of the base, which stand for the density too, each with its density ratio as a weight.
 _NUM_DRAWS, _CHUNK = 2**17, 2**15
-#: Distances are of histograms between these quantiles, of the table's and of the base's values.
-_COLUMN_LEVELS, _PAIR_LEVELS = np.arange(1, 10) / 10, np.arange(1, 4) / 4
-#: Scores at which the ratio of a batch's row is computed, and the tolerance, in nats, of the law of the others' scores.
-_NUM_NODES, _GRID_TOLERANCE = 129, 0.05
-#: Bars of a picture. Without ends, a column is shown between quantiles.
-_NUM_BARS, _SHOWN = 30, (0.001, 0.999)
+#: Tolerance, in nats, of the law of the scores of a batch's other rows; and what a score is held to there.
+_GRID_TOLERANCE, _MAX_SCORE = 0.05, 300.0
+_UNORDERED, _LEVELS = ("category", "boolean"), ("category", "ordered", "boolean")
 
 
-class Distances(NamedTuple):
-    """Total variation, in [0, 1], between the laws of one column or two: the share of rows that must be changed.
+class Similarity(NamedTuple):
+    """How like the table a density is, from 0 to 1; the names are those of SDMetrics, where it measures the same.
 
     Attributes:
-        table_to_base: None without a table.
-        table_to_density: None without a table.
-        density_to_base: how far the table has moved the density.
-        chance: expected ``table_to_density`` if the table were drawn from the density; None without a table.
+        name: ``TVComplement``, ``KSComplement``, ``MissingValueSimilarity``, ``ContingencySimilarity`` or
+            ``CorrelationSimilarity``.
+        density: to the table.
+        base: to the table.
     """
 
-    table_to_base: float | None
-    table_to_density: float | None
-    density_to_base: float
-    chance: float | None
-
-
-class Bars(NamedTuple):
-    """A histogram of k bars for a picture.
-
-    Attributes:
-        edges: k + 1, of the bars, in the table's own units; a bar holds its left edge, and the last one its right edge
-            too.
-        places: k + 1, of the edges on a picture's axis, from 0 to 1: on the scale that the column is modelled on.
-        table: k shares of the table's rows, in [0, 1]; None without a table.
-        density: k shares of the density's.
-        base: k shares of the base's.
-    """
-
-    edges: list[float]
-    places: list[float]
-    table: list[float] | None
-    density: list[float]
-    base: list[float]
+    name: str
+    density: float
+    base: float
 
 
 class ColumnComparison(NamedTuple):
@@ -73,14 +59,20 @@ class ColumnComparison(NamedTuple):
 
     Attributes:
         name: of the column.
+        kind: of the column.
         distances: of its law.
-        bars: to draw it.
+        similarities: of its law; none without a table.
+        bars: to draw numbers and dates; None for levels.
+        levels: to draw levels; None for others.
         whole: whether its values are whole numbers.
     """
 
     name: str
+    kind: str
     distances: Distances
-    bars: Bars
+    similarities: tuple[Similarity, ...]
+    bars: Bars | None
+    levels: LevelShares | None
     whole: bool
 
 
@@ -90,10 +82,14 @@ class PairComparison(NamedTuple):
     Attributes:
         names: of the columns.
         distances: of their joint law.
+        association: how strongly they go together.
+        similarity: of their joint law or association; None without a table, and where SDMetrics has no such measure.
     """
 
     names: tuple[str, str]
     distances: Distances
+    association: Association
+    similarity: Similarity | None
 
 
 class Comparison(NamedTuple):
@@ -104,29 +100,61 @@ class Comparison(NamedTuple):
         density_to_base: total variation between whole rows of the density and of the base.
         columns: one by one.
         pairs: two by two, those first whose density is furthest from the table; without a table, from the base.
+        recovered: how many strong associations of the table are kept; None without a table.
+        similarities: averages over columns or pairs, by name; none without a table.
     """
 
     verdict: str
     density_to_base: float
     columns: tuple[ColumnComparison, ...]
     pairs: tuple[PairComparison, ...]
+    recovered: Recovered | None
+    similarities: tuple[Similarity, ...]
 
 
-class _Samples(NamedTuple):
-    """Values of one column, in the table's own units.
+class Weighted(NamedTuple):
+    """Draws of the base, and the weights with which they stand for the density. Private.
 
     Attributes:
-        table: float64 ``(n,)``; None without a table.
-        base: of m draws of the base, float64 ``(m,)``.
-        weights: of these draws for the density, which sum to 1, float64 ``(m,)``.
+        draws: rows of the base, shape ``(m,)`` or ``(m, d)``.
+        weights: which sum to 1, float64 ``(m,)``.
     """
 
-    table: Array | None
-    base: Array
-    weights: Array
+    draws: Tensor
+    weights: Tensor
 
 
-def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] | Schema | None = None) -> Comparison:
+class _Column(NamedTuple):
+    column: ReleasedColumn
+    samples: Samples
+    cells: ColumnCells
+    pair_cells: ColumnCells
+
+
+def weighted_draws(q: MollifiedExpFamily) -> Weighted:
+    """Returns draws of the base with the weights of a density; of a batch, of one of its rows by itself.
+
+    Args:
+        q: the fitted density.
+    """
+    num_rows = PreparedBase.of(q.base).num_rows
+    with seeded(0), single_thread(), torch.no_grad():
+        draws = row_base(q).sample(torch.Size([_NUM_DRAWS]))
+        if num_rows is None:
+            tilts = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)])
+        else:
+            scores = q.row_scores(draws).clamp(-_MAX_SCORE, _MAX_SCORE).cpu()
+            others = sum_law(scores, num_rows - 1, _GRID_TOLERANCE)
+            tilts = row_log_ratio(scores, others, q.offset, q.bounds, q.shrinkage)
+    return Weighted(draws, tilts.softmax(0).cpu())
+
+
+def compare(
+    q: MollifiedExpFamily,
+    rows: Tensor | None,
+    columns: Sequence[str] | Schema | None = None,
+    drawn: Weighted | None = None,
+) -> Comparison:
     """Compares a table with the density that was fitted to it, in the table's own units.
 
     Privacy:
@@ -137,161 +165,95 @@ def compare(q: MollifiedExpFamily, rows: Tensor | None, columns: Sequence[str] |
         rows: of the table, in the support, shape ``(n,)`` or ``(n, d)``; ``None``, or none of them, for no table.
         columns: names of the columns, or the schema that the base was made from, as for
             :func:`~pyro_mbde.release`.
+        drawn: :func:`weighted_draws`, made here by default.
     """
-    named = released_columns(q, columns)
-    schema = schema_of(q, columns)
-    rows_of_batch = PreparedBase.of(q.base).num_rows
-    with seeded(0), single_thread(), torch.no_grad():
-        draws = row_base(q).sample(torch.Size([_NUM_DRAWS]))
-        if rows_of_batch is None:
-            tilts = torch.cat([q.tilt(part).double() for part in torch.split(draws, _CHUNK)])
-        else:
-            tilts = _log_ratios_of_a_row(q, draws, rows_of_batch)
-        log_ratio = tilts - q.log_normalizer.value
-    weights = log_ratio.softmax(0).cpu().numpy()
-    table = None if rows is None or not len(rows) else to_numbers(rows, named, schema)
-    base = to_numbers(draws, named, schema)
-    samples = {
-        name: _Samples(None if table is None else _values(table[name]), _values(base[name]), weights)
-        for name, *_ in named
-    }
-    compared = tuple(
-        ColumnComparison(
-            column.name,
-            _distances([samples[column.name]], _COLUMN_LEVELS),
-            _bars(column, samples[column.name]),
-            column.whole,
-        )
-        for column in named
-    )
-    pairs = [
-        PairComparison((one, other), _distances([samples[one], samples[other]], _PAIR_LEVELS))
-        for one, other in combinations(samples, 2)
+    named, schema = released_columns(q, columns), schema_of(q, columns)
+    draws, log_weights = drawn or weighted_draws(q)
+    weights = log_weights.numpy()
+    with_table = rows is not None and len(rows) > 0
+    table = column_codes(rows, q, named, schema) if rows is not None and with_table else [None] * len(named)
+    base = column_codes(draws, q, named, schema)
+    prepared = [
+        _prepared(column, Samples(of_table, of_base, weights))
+        for column, of_table, of_base in zip(named, table, base, strict=True)
     ]
+    compared = tuple(map(_column, prepared))
+    found = associations(
+        [
+            Ordered(one.column.name, one.samples, one.cells if one.column.kind in _UNORDERED else None)
+            for one in prepared
+        ]
+    )
+    places = {one.column.name: one for one in prepared}
+    pairs = [_pair(places[one.names[0]], places[one.names[1]], one) for one in found]
     distance = 0.5 * float(abs(weights - 1 / len(weights)).sum())
     pairs.sort(key=lambda pair: _furthest_first(pair.distances))
-    return Comparison(_verdict(compared, pairs, distance), distance, compared, tuple(pairs))
-
-
-def _log_ratios_of_a_row(q: MollifiedExpFamily, draws: Tensor, num_rows: int) -> Tensor:
-    r"""Of one row of a batch, whatever the others are: the log of its law's ratio to the base, up to a constant.
-
-    With u the score of the row and S that of the k - 1 others, which are draws of the base, it is
-    :math:`\log E\, e^{f(u + S)}`, computed at some u and interpolated between them.
-    """
-    scores = q.row_scores(draws).cpu()
-    others, log_weights = torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    if num_rows > 1:
-        sampled = SampledScores(scores.unsqueeze(0), None, log_weights)
-        others, log_weights = BatchScores(sampled, num_rows - 1, _GRID_TOLERANCE).weighted()
-        log_weights = log_weights - log_weights.logsumexp(0)
-    values, levels = scores.numpy(), np.linspace(0, 1, _NUM_NODES)
-    even = values.min() + levels * (values.max() - values.min())
-    nodes = np.unique(np.concatenate([np.quantile(values, levels), even]))
-    tilts = [q.shrinkage * clip_score(others + float(node), q.offset, q.bounds) for node in nodes]
-    log_ratios = [float((tilt + log_weights).logsumexp(0)) for tilt in tilts]
-    return torch.from_numpy(np.interp(values, nodes, log_ratios))
-
-
-def _furthest_first(distances: Distances) -> float:
-    return -(distances.density_to_base if distances.table_to_density is None else distances.table_to_density)
-
-
-def _values(column: Any) -> Array:
-    values: Array = column.to_numpy(dtype=np.float64)
-    return values
-
-
-def _distances(samples: Sequence[_Samples], levels: Array) -> Distances:
-    """Of one column or of several together, on the cells of a grid between quantiles."""
-    grids = [_grid(sample, levels) for sample in samples]
-    weights, draws = samples[0].weights, [sample.base for sample in samples]
-    base, density = _shares(draws, grids), _shares(draws, grids, weights)
-    moved = _total_variation(density, base)
-    tables = [sample.table for sample in samples if sample.table is not None]
-    if not tables:
-        return Distances(None, None, moved, None)
-    table, num_rows = _shares(tables, grids), len(tables[0])
-    # A share p of n rows is off by sqrt(2 p (1 - p) / (pi n)) on average; weights w are as good as 1 / sum w^2 rows.
-    variance = density * (1 - density) * (1 / num_rows + float((weights**2).sum()))
-    chance = 0.5 * float(np.sqrt(2 / math.pi * variance).sum())
-    return Distances(_total_variation(table, base), _total_variation(table, density), moved, chance)
-
-
-def _grid(sample: _Samples, levels: Array) -> Array:
-    """The edges of a grid: quantiles of the table and of the base."""
-    of = [sample.base] if sample.table is None else [sample.table, sample.base]
-    edges: Array = np.unique(np.concatenate([np.quantile(values, levels) for values in of]))
-    return edges
-
-
-def _shares(columns: Sequence[Array], grids: Sequence[Array], weights: Array | None = None) -> Array:
-    """Shares of rows, or of their weights, in each cell of a grid, of which each column has some edges."""
-    cells, size = np.zeros(len(columns[0]), dtype=np.int64), 1
-    for values, edges in zip(columns, grids, strict=True):
-        cells = cells * (len(edges) + 1) + np.searchsorted(edges, values, "left")
-        size *= len(edges) + 1
-    counts: Array = np.bincount(cells, weights, minlength=size).astype(np.float64)
-    shares: Array = counts / counts.sum()
-    return shares
-
-
-def _total_variation(one: Array, other: Array) -> float:
-    return min(0.5 * float(abs(one - other).sum()), 1.0)
-
-
-def _bars(column: ReleasedColumn, sample: _Samples) -> Bars:
-    """Equal widths on the scale that a column is modelled on, or as nearly equal as whole numbers allow."""
-    values = sample.base if sample.table is None else np.concatenate([sample.base, sample.table])
-    low, high = (
-        float(np.quantile(values, level)) if end is None else end
-        for end, level in zip((column.low, column.high), _SHOWN, strict=True)
-    )
-    if column.whole:  # a whole number fills the unit above it
-        low, high = math.floor(low), math.floor(high) + 1.0
-    elif high <= low:
-        low, high = low - 0.5, high + 0.5
-
-    def on_scale(values: Array) -> Array:
-        return np.log1p(values) if column.scale == "log1p" else values
-
-    first, last = on_scale(np.array([low, high]))
-    edges = np.linspace(first, last, _NUM_BARS + 1)
-    edges = np.expm1(edges) if column.scale == "log1p" else edges
-    edges[0], edges[-1] = low, high
-    if column.whole:
-        edges = np.unique(np.round(edges))
-    places = (on_scale(edges) - first) / (last - first)
-
-    def shares(of: Array, weights: Array | None = None) -> list[float]:
-        counts = np.histogram(of, edges, weights=weights)[0].astype(float)
-        total = float(len(of)) if weights is None else float(weights.sum())
-        return list(map(float, counts / total))
-
-    return Bars(
-        list(map(float, edges)),
-        list(map(float, places)),
-        None if sample.table is None else shares(sample.table),
-        shares(sample.base, sample.weights),
-        shares(sample.base),
+    return Comparison(
+        _verdict(compared, pairs, distance),
+        distance,
+        compared,
+        tuple(pairs),
+        recovered(found) if with_table else None,
+        _averages([one for column in compared for one in column.similarities], pairs),
     )
 
 
-def closed_share(distances: Sequence[Distances]) -> float | None:
-    """Returns what share of the way from the base to the table a density has gone, on average over columns or pairs.
+def _prepared(column: ReleasedColumn, samples: Samples) -> _Column:
+    num_levels = len(column.levels or ()) if column.kind in _LEVELS else None
+    by_itself, paired = (
+        cells_of(samples, levels, num_levels=num_levels, whole=column.whole) for levels in (COLUMN_LEVELS, PAIR_LEVELS)
+    )
+    return _Column(column, samples, by_itself, grouped(paired))
 
-    None without a table, or where the base is as near to it as chance allows.
 
-    Example:
-        >>> round(closed_share([Distances(0.4, 0.3, 0.1, 0.01), Distances(0.2, 0.15, 0.05, 0.01)]), 3)
-        0.259
-    """
-    # By how much chance alone makes a distance larger, it is counted smaller: the table's rows are finitely many.
-    whole = sum(max((one.table_to_base or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
-    left = sum(max((one.table_to_density or 0.0) - (one.chance or 0.0), 0.0) for one in distances)
-    if whole <= 0.02 * len(distances):  # as without a table
-        return None
-    return 1 - left / whole
+def _column(of: _Column) -> ColumnComparison:
+    column, samples = of.column, of.samples
+    of_levels = column.kind in _LEVELS
+    found = distances(of.cells, samples.weights)
+    similarities = []
+    if of_levels and found.table_to_density is not None and found.table_to_base is not None:
+        similarities.append(Similarity("TVComplement", 1 - found.table_to_density, 1 - found.table_to_base))
+    elif not of_levels and (gaps := largest_gap(samples)) is not None:
+        similarities.append(Similarity("KSComplement", 1 - gaps[0], 1 - gaps[1]))
+    in_table, in_density, in_base = missing_shares(samples)
+    if column.may_be_missing and in_table is not None:
+        missing = 1 - abs(in_table - in_density), 1 - abs(in_table - in_base)
+        similarities.append(Similarity("MissingValueSimilarity", *missing))
+    return ColumnComparison(
+        column.name,
+        column.kind,
+        found,
+        tuple(similarities),
+        None if of_levels else bars(column, samples),
+        level_shares(column, samples) if of_levels else None,
+        column.whole,
+    )
+
+
+def _pair(one: _Column, other: _Column, association: Association) -> PairComparison:
+    found = distances(joint(one.pair_cells, other.pair_cells), one.samples.weights)
+    similarity = None
+    table, density, base = association.table, association.density, association.base
+    if one.column.kind in _LEVELS and other.column.kind in _LEVELS:
+        if found.table_to_density is not None and found.table_to_base is not None:
+            similarity = Similarity("ContingencySimilarity", 1 - found.table_to_density, 1 - found.table_to_base)
+    elif association.measure == RANKS and table is not None and density is not None and base is not None:
+        similarity = Similarity("CorrelationSimilarity", 1 - abs(table - density) / 2, 1 - abs(table - base) / 2)
+    return PairComparison(association.names, found, association, similarity)
+
+
+def _averages(of_columns: Sequence[Similarity], pairs: Sequence[PairComparison]) -> tuple[Similarity, ...]:
+    by_name: dict[str, list[Similarity]] = {}
+    for one in [*of_columns, *(pair.similarity for pair in pairs if pair.similarity is not None)]:
+        by_name.setdefault(one.name, []).append(one)
+    return tuple(
+        Similarity(name, sum(one.density for one in all_) / len(all_), sum(one.base for one in all_) / len(all_))
+        for name, all_ in by_name.items()
+    )
+
+
+def _furthest_first(found: Distances) -> float:
+    return -(found.density_to_base if found.table_to_density is None else found.table_to_density)
 
 
 def _verdict(columns: Sequence[ColumnComparison], pairs: Sequence[PairComparison], density_to_base: float) -> str:

@@ -164,7 +164,8 @@ def _law(cells: pd.Series[Any], kind: str) -> str:
         others = len(shares) - len(told)
         return ", ".join(told) + (f", {others} more" if others else "") + tail
     if kind in ("date", "datetime"):
-        low, middle, high = (present.quantile(level).strftime("%Y-%m-%d") for level in (0.1, 0.5, 0.9))
+        quantiles: list[Any] = [present.quantile(level) for level in (0.1, 0.5, 0.9)]
+        low, middle, high = (moment.strftime("%Y-%m-%d") for moment in quantiles)
     else:
         low, middle, high = (f"{present.astype(float).quantile(level):.4g}" for level in (0.1, 0.5, 0.9))
     return f"{low} to {high}, half below {middle}{tail}"

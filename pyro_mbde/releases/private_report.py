@@ -16,12 +16,24 @@ from torch import Tensor
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import PreparedBase, support_of
+from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.distribution import MollifiedExpFamily, check_density
 from pyro_mbde.private_files import holds_release_card, write_atomically
-from pyro_mbde.releases.card import json_values, templates
-from pyro_mbde.releases.columns import released_columns, row_base
-from pyro_mbde.releases.comparison import Comparison, compare
-from pyro_mbde.releases.picture import picture
+from pyro_mbde.releases.associations import Association
+from pyro_mbde.releases.base_words import json_values
+from pyro_mbde.releases.card import templates
+from pyro_mbde.releases.columns import released_columns, row_base, schema_of
+from pyro_mbde.releases.comparison import (
+    ColumnComparison,
+    Comparison,
+    PairComparison,
+    Weighted,
+    compare,
+    weighted_draws,
+)
+from pyro_mbde.releases.picture import Picture, level_picture, picture
+from pyro_mbde.releases.prediction import predict
+from pyro_mbde.tables.earlier import SpreadSchema
 from pyro_mbde.tables.schema import Schema
 from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.rounds import RoundRecord
@@ -33,6 +45,14 @@ _MAX_PAIRS = 20
 _LEAST_ERROR = 1e-9
 #: Batches of the table's rows that the gain of a density of batches is averaged over.
 _NUM_BATCHES = 4096
+#: What measures are, by SDMetrics' names for them.
+_SIMILARITIES = {
+    "TVComplement": "columns of levels: 1 less the total variation",
+    "KSComplement": "numbers and dates: 1 less the largest difference of distribution functions",
+    "MissingValueSimilarity": "1 less the difference of the shares of missing values",
+    "ContingencySimilarity": "pairs of columns of levels: 1 less the total variation",
+    "CorrelationSimilarity": "other pairs with an order: 1 less half the difference of their rank correlations",
+}
 
 
 def private_report(
@@ -42,12 +62,14 @@ def private_report(
     path: str | os.PathLike[str] | None = None,
     columns: Sequence[str] | Schema | None = None,
     history: Sequence[RoundRecord] | None = None,
+    target: str | None = None,
 ) -> dict[str, Any]:
     """Returns how rows will look, beside the table and the base, and how the fit went.
 
-    Total variation between table, density and base is of histograms, column by column and pair by pair, in the table's
-    own units; as a page, with a picture of each column. Of a density of batches, one row is shown by itself, and gains
-    are by the row.
+    Table, density and base are compared column by column and pair by pair, in the table's own units, as a page with a
+    picture of each column: total variation of their histograms, correlations and the like, and the similarities that
+    SDMetrics defines. Of a density of batches, one row is shown by itself, and gains are by the row. With a target, a
+    predictor of that column is trained on rows of the density, and tested on the table.
 
     Privacy:
         As sensitive as the table, all of it: not for release, not even in part. Only its owner may read the file, and
@@ -61,14 +83,17 @@ def private_report(
             write nothing.
         columns: names of the columns, or the schema that the base was made from, as for :func:`~pyro_mbde.release`.
         history: of the trainer, :attr:`pyro_mbde.MBDE.history`.
+        target: name of a column to predict from the others; ``None`` for none. Without a table there is no result.
 
     Returns:
-        The report. The standard error of the gain is None where it is not known or below 1e-9.
+        The report. The standard error of the gain is None where it is not known or below 1e-9. The estimated divergence
+        is what the learned log-ratio says of its own table: None for a density without one, such as those of
+        :class:`~pyro_mbde.MBDE`.
 
     Raises:
         TypeError: ``data`` holds something else than numbers in the columns that are wanted.
-        ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release, or
-            columns do not fit.
+        ValueError: ``q`` has a batch shape, the path has another ending, its folder holds the card of a release,
+            columns do not fit, or the target is none of them.
 
     Example:
         >>> from pyro_mbde import MBDE
@@ -83,19 +108,25 @@ def private_report(
         base.
     """
     check_density(q)
-    target = None if path is None else _check_path(path)
+    page = None if path is None else _check_path(path)
     records = [] if history is None else list(history)
     if not all(isinstance(record, RoundRecord) for record in records):
         raise TypeError(argument_error("history", "be a trainer's history", history))
     base = PreparedBase.of(q.base).row
     support = support_of(base.distribution)
-    if isinstance(columns, Schema) and isinstance(data, pd.DataFrame):
-        released_columns(q, columns)  # refuses another schema
-        with seeded(0):  # earlier models spread whole numbers: the same report for the same table
-            data = columns.to_tensor(data)
+    named, schema = released_columns(q, columns), schema_of(q, columns)  # refuses another schema
+    if target is not None and target not in [column.name for column in named]:
+        raise ValueError(argument_error("target", f"name one of {[column.name for column in named]}", target))
+    if schema is not None and isinstance(columns, Schema) and isinstance(data, pd.DataFrame):
+        # The whole numbers of earlier schemas are spread: the same report for the same table.
+        data = schema.to_tensor(data, seed=0) if isinstance(schema, SpreadSchema) else schema.to_tensor(data)
     rows = None if data is None else to_rows(data, base, 10_000)
     inside = rows if rows is None or not len(rows) else rows[support.check(rows)]
-    comparison = compare(q, inside, columns)
+    drawn = weighted_draws(q)
+    comparison = compare(q, inside, columns, drawn)
+    predicted = None
+    if target is not None and inside is not None:
+        predicted = predict(q, inside, target, named, schema, drawn)
     shortfall = q.shrinkage < 1
     report: dict[str, Any] = {
         "notice": PRIVATE,
@@ -113,12 +144,13 @@ def private_report(
             "natural_params": q.natural_params.tolist(),
             "fingerprint": _fingerprint(q),
         },
-        "scores": None if rows is None or inside is None else _scores(q, inside, len(rows)),
+        "scores": None if rows is None or inside is None else _scores(q, inside, len(rows), drawn),
+        "prediction": json_values(predicted),
         "history": [record._asdict() for record in records],
     }
-    if target is not None:
-        content = _page(report, comparison) if target.suffix == ".html" else json.dumps(report, indent=2) + "\n"
-        write_atomically(lambda file: file.write(content.encode()), target)
+    if page is not None:
+        content = _page(report, comparison) if page.suffix == ".html" else json.dumps(report, indent=2) + "\n"
+        write_atomically(lambda file: file.write(content.encode()), page)
     return report
 
 
@@ -141,7 +173,7 @@ def _fingerprint(q: MollifiedExpFamily) -> str | None:
         return None
 
 
-def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, Any]:
+def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int, drawn: Weighted) -> dict[str, Any]:
     """Average log-densities of the rows in the support, by the row; others, which have none, are counted."""
     num_rows, rows_of_batch = len(rows), PreparedBase.of(q.base).num_rows
     width = q.bounds.width if q.certificate is None else q.bounds.high + q.certificate.tolerance
@@ -162,7 +194,19 @@ def _scores(q: MollifiedExpFamily, rows: Tensor, num_given: int) -> dict[str, An
         "gain_in_nats": gain,
         "standard_error_of_the_gain": error,
         "most_that_can_be_gained": width / (rows_of_batch or 1),
+        "estimated_divergence": _estimated_divergence(q, rows, drawn),
     }
+
+
+def _estimated_divergence(q: MollifiedExpFamily, rows: Tensor, drawn: Weighted) -> float | None:
+    r"""Of table to base, by the learned log-ratio u: the mean of u over the table, less log E e^u over the base.
+
+    Of a fixed u that is at most KL (Donsker, Varadhan. 1975); of one that was fitted to these rows it may be above.
+    """
+    if not isinstance(q.statistics, ClippedRatio) or not len(rows):
+        return None
+    of_base = q.row_scores(drawn.draws)
+    return float(q.row_scores(rows).mean() - of_base.logsumexp(0)) + math.log(len(of_base))
 
 
 def _averaged(values: Tensor) -> tuple[float | None, float | None]:
@@ -189,8 +233,26 @@ def _page(report: dict[str, Any], comparison: Comparison) -> str:
     template = templates().get_template("report.html.j2")
     return template.render(
         report=report,
-        pictures=[(column, picture(column.bars, whole=column.whole)) for column in comparison.columns],
+        pictures=[(column, _drawing(column)) for column in comparison.columns],
         pairs=comparison.pairs[:_MAX_PAIRS],
+        strongest=_strongest(comparison.pairs),
+        similarities=[(*one, _SIMILARITIES[one.name]) for one in comparison.similarities],
         with_table=bool(chances),
         chance=max(chances, default=None),
     )
+
+
+def _drawing(column: ColumnComparison) -> Picture:
+    if column.levels is not None:
+        return level_picture(column.levels)
+    assert column.bars is not None
+    return picture(column.bars, whole=column.whole)
+
+
+def _strongest(pairs: Sequence[PairComparison]) -> list[Association]:
+    """The associations that are strongest, in the table if there is one."""
+
+    def size(one: Association) -> float:
+        return abs((one.density if one.table is None else one.table) or 0.0)
+
+    return sorted((pair.association for pair in pairs), key=size, reverse=True)[:_MAX_PAIRS]

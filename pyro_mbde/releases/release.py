@@ -176,7 +176,7 @@ def release(
         "purpose": purpose,
         "who": who,
         "test_only": seed is not None,
-        "in_table_units": schema is not None,
+        "schema": schema,
     }
     # All but the date and the account's new state is known: a card that cannot be made is found out now.
     rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")

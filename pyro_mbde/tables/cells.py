@@ -90,6 +90,9 @@ def present_cells(series: pd.Series[Any]) -> Flags:
     """Returns which cells have a value; a decimal's signalling NaN, which cannot even be compared, is missing."""
     import pandas as pd
 
+    if series.dtype != object:
+        there: Flags = series.notna().to_numpy(dtype=np.bool_)
+        return there
     quiet = [math.nan if isinstance(cell, Decimal) and cell.is_nan() else cell for cell in series]
     present: Flags = pd.Series(quiet, dtype=object).notna().to_numpy()
     return present

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from pyro_mbde._checks import argument_error, check_choice, counted
-from pyro_mbde.tables.cells import kind_of, present_cells
+from pyro_mbde.tables.cells import Flags, Numbers, kind_of, present_cells
 from pyro_mbde.tables.dates import (
     COARSE,
     NOT_ISO,
@@ -23,11 +23,13 @@ from pyro_mbde.tables.dates import (
     iso_text,
     read_moment,
 )
-from pyro_mbde.tables.kinds import Described, Flags, Kind, Numbers, Odd, Reading, by_distinct_cell, put
+from pyro_mbde.tables.kinds import Kind, Odd, Reading, by_distinct_cell, put
 from pyro_mbde.tables.number_kinds import MAX_INTEGER
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyro_mbde.tables.columns import Column
 
 _NOTHING = np.datetime64("NaT", "s")
 _ISO = "Write dates as 2020-01-31, and times as 2020-01-31 14:30, by a public rule."
@@ -47,7 +49,7 @@ class Date(Kind):
     _resolutions: ClassVar[tuple[str, ...]] = ("day", "month", "year")
     _default: ClassVar[str] = "day"
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         """Checks resolution, time zone and range; both ends become the beginnings of their units."""
         resolution = self._default if column.resolution is None else column.resolution
         put(column, resolution=check_choice("resolution", resolution, self._resolutions))
@@ -63,22 +65,22 @@ class Date(Kind):
             remedy = f"Take a coarser resolution than {resolution}."
             raise ValueError(f"high must be less than 2^32 {resolution}s after low, got {num_later:,}. {remedy}")
 
-    def edges(self, column: Described) -> tuple[float, float]:
+    def edges(self, column: Column) -> tuple[float, float]:
         """0, and the number of units from ``low`` to ``high``, both included."""
         return 0.0, float(count_units(_moment(column.high), _moment(column.low), _resolution(column)) + 1)
 
-    def code(self, column: Described, value: Any) -> float:
+    def code(self, column: Column, value: Any) -> float:
         """The number of units since ``low``."""
         code = float(count_units(self._public(column, "value", value), _moment(column.low), _resolution(column)))
         if not 0 <= code < self.edges(column)[1]:
             raise ValueError(argument_error("value", f"be in {self.allowed(column)}", value))
         return code
 
-    def value(self, column: Described, code: float) -> Any:
+    def value(self, column: Column, code: float) -> Any:
         """The beginning of a unit, as a date or datetime of Python."""
         return self._began(_moment(column.low), code, _resolution(column))
 
-    def read(self, column: Described, series: pd.Series[Any]) -> Reading:
+    def read(self, column: Column, series: pd.Series[Any]) -> Reading:
         """Units since ``low``; what is outside is moved to the nearest end."""
         moments, unreadable = self._moments(column, series)
         missing = np.isnat(moments)
@@ -88,17 +90,17 @@ class Date(Kind):
         outside = Odd(beyond, f"outside {self.allowed(column)}", "moved to the nearest end of the range")
         return Reading(counts.astype(np.float64).clip(0, last), missing, (outside,), unreadable)
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A column of datetime64[s]: the beginnings of units."""
         moments = add_units(_moment(column.low), codes, _resolution(column))
         return moments if missing is None else np.where(missing, _NOTHING, moments)
 
-    def allowed(self, column: Described) -> str:
+    def allowed(self, column: Column) -> str:
         """The first and the last unit."""
         low, high = (iso_text(end, _resolution(column)) for end in (column.low, column.high))
         return f"[{low}, {high}]"
 
-    def periods(self, column: Described) -> tuple[float, ...]:
+    def periods(self, column: Column) -> tuple[float, ...]:
         """Of a week and a year, as far as the resolution tells days apart."""
         return RESOLUTIONS[_resolution(column)].periods
 
@@ -106,7 +108,7 @@ class Date(Kind):
         begins: datetime = add_units(low, np.int64(code), resolution).item()
         return begins.date() if self.name == "date" else begins
 
-    def _public(self, column: Described, name: str, value: Any) -> Moment:
+    def _public(self, column: Column, name: str, value: Any) -> Moment:
         try:
             return read_moment(value, _resolution(column), column.timezone)
         except UnreadableDateError as error:
@@ -116,7 +118,7 @@ class Date(Kind):
             kind = ValueError if str(error) else TypeError
             raise kind(argument_error(name, f"be a date such as {form}", shown, remedy)) from None
 
-    def _moments(self, column: Described, series: pd.Series[Any]) -> tuple[Any, str | None]:
+    def _moments(self, column: Column, series: pd.Series[Any]) -> tuple[Any, str | None]:
         """The cells to the second, NaT where they are missing or unreadable; and what is unreadable."""
         import pandas as pd
 
@@ -157,7 +159,7 @@ class Datetime(Date):
     _default = "minute"
 
 
-def _resolution(column: Described) -> str:
+def _resolution(column: Column) -> str:
     assert column.resolution is not None
     return column.resolution
 

@@ -67,7 +67,8 @@ def read_moment(cell: Any, resolution: str, timezone: str | None) -> Moment:
     if isinstance(cell, str):
         return _of_text(cell.strip(), resolution, timezone)
     if isinstance(cell, np.datetime64):
-        return cell.astype("datetime64[s]")
+        moment: Moment = cell.astype("datetime64[s]")
+        return moment
     if hasattr(cell, "start_time"):  # pandas' period
         cell = cell.start_time
     if isinstance(cell, datetime):  # pandas' timestamp is one

@@ -11,8 +11,9 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
-from pyro_mbde._checks import check_seed
+from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.tables.cells import Numbers
@@ -43,6 +44,13 @@ class SpreadSchema(Schema):
         That of :class:`~pyro_mbde.Schema`.
     """
 
+    def __post_init__(self) -> None:
+        """Checks the columns."""
+        super().__post_init__()
+        for column in self.columns:
+            if column.kind not in ("real", "integer") or column.keeps_missing:
+                raise ValueError(argument_error("columns", "be numbers without missing values", column))
+
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of rows: float32, or float64 where that would mix up neighbouring values."""
@@ -52,8 +60,9 @@ class SpreadSchema(Schema):
         """Returns plain values without a version, which :func:`read_noted` reads."""
         return {"columns": super().to_dict()["columns"]}
 
-    def base(self) -> Any:
+    def base(self, dependence: Distribution | None = None) -> Any:
         """Returns the public base: uniform on the box of the columns' ranges, in the modelled units."""
+        assert dependence is None  # its columns are independent
         uniform: Any = dist.Uniform  # Pyro leaves it unannotated
         base = uniform(*self._box()).to_event(1)
         note_schema(base, self.to_dict())

@@ -88,6 +88,9 @@ def read_quantiles(column: Column) -> tuple[Numbers, Numbers]:
     numbers is the edge n + 1. Several levels at one whole number are the mass of that number.
     """
     span, given = range_of(column), _table("quantiles", column.quantiles)
+    if any(isinstance(value, Mapping) for value in given.values()):  # TOML reads 0.5 = 3 as 0 = {5 = 3}
+        remedy = 'In TOML, put them in quotation marks: {"0.25" = 10, "0.75" = 30}.'
+        raise TypeError(argument_error("quantiles", "be numbers by levels", dict(given), remedy))
     pairs = sorted((_level(key), read_value(column, f"quantiles[{key}]", value)) for key, value in given.items())
     if len({level for level, _ in pairs}) < len(pairs):
         raise ValueError(argument_error("quantiles", "have different levels", list(given)))
@@ -235,8 +238,12 @@ def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
 
 def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        example = {"histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}", "shares": "{yes = 0.3, no = 0.7}"}
-        remedy = f"For example {example.get(name, '{0.25 = 10, 0.75 = 30}')}."
+        examples = {
+            "quantiles": '{"0.25" = 10, "0.75" = 30}',
+            "histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}",
+            "shares": "{yes = 0.3, no = 0.7}",
+        }
+        remedy = f"For example {examples[name]}."
         raise TypeError(argument_error(name, "be a table", value, remedy))
     if not 1 <= len(value) <= most:
         raise ValueError(f"{name} must have 1 to {most:,} entries, got {len(value):,}.")

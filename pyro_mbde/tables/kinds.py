@@ -6,7 +6,7 @@ A new kind is a subclass of :class:`Kind` and an entry of :data:`KINDS`, which i
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from pyro_mbde.tables.cells import Flags, Numbers
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyro_mbde.tables.columns import Column
 
 
 class Odd(NamedTuple):
@@ -50,19 +52,6 @@ class Reading(NamedTuple):
     hints: tuple[str, ...] = ()
 
 
-class Described(Protocol):
-    """What kinds read of a :class:`~pyro_mbde.Column`."""
-
-    name: str
-    low: Any
-    high: Any
-    scale: str
-    decimals: int | None
-    levels: tuple[Any, ...] | None
-    resolution: str | None
-    timezone: str | None
-
-
 class Kind:
     """A kind of column.
 
@@ -78,65 +67,65 @@ class Kind:
     needs: ClassVar[tuple[str, ...]] = ()
     distribution: ClassVar[str]
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         """Checks what is public about a column, and brings it into one form."""
         raise NotImplementedError
 
-    def edges(self, column: Described) -> tuple[float, float]:
+    def edges(self, column: Column) -> tuple[float, float]:
         """Both ends of the codes, in the modelled units: a whole number or level n fills [n, n + 1)."""
         raise NotImplementedError
 
-    def is_resolved(self, column: Described, dtype: torch.dtype) -> bool:
+    def is_resolved(self, column: Column, dtype: torch.dtype) -> bool:
         """Whether a floating-point type tells the codes apart."""
         low, high = self.edges(column)  # whole numbers, and one as far below them as they are wide
         return torch.finfo(dtype).eps * (max(abs(low), abs(high)) + high - low) <= 0.5
 
-    def code(self, column: Described, value: Any) -> float:
+    def code(self, column: Column, value: Any) -> float:
         """The code of one public value; ValueError or TypeError where the column cannot hold it."""
         raise NotImplementedError
 
-    def value(self, column: Described, code: float) -> Any:
+    def value(self, column: Column, code: float) -> Any:
         """The public value that a code stands for."""
         return code
 
-    def of_key(self, column: Described, key: Any) -> Any:
+    def of_key(self, column: Column, key: Any) -> Any:
         """The public value that a key of a table in a file stands for, where keys are texts."""
         return self.value(column, self.code(column, key))
 
-    def read(self, column: Described, series: pd.Series[Any]) -> Reading:
+    def read(self, column: Column, series: pd.Series[Any]) -> Reading:
         """The cells as codes."""
         raise NotImplementedError
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """Codes as cells of the kind's natural dtype; ``missing`` is None where the column has no missing values."""
         raise NotImplementedError
 
-    def allowed(self, column: Described) -> str:
+    def allowed(self, column: Column) -> str:
         """What the column may hold, in words."""
         raise NotImplementedError
 
-    def modelled(self, column: Described, codes: Numbers) -> Numbers:
+    def modelled(self, column: Column, codes: Numbers) -> Numbers:
         """Codes in the modelled units."""
         return codes
 
-    def from_modelled(self, column: Described, values: Numbers) -> Numbers:
+    def from_modelled(self, column: Column, values: Numbers) -> Numbers:
         """Modelled values as codes."""
         low, high = self.edges(column)
         codes: Numbers = np.rint(values).clip(low, high - 1)
         return codes
 
-    def periods(self, column: Described) -> tuple[float, ...]:
+    def periods(self, column: Column) -> tuple[float, ...]:
         """After how many units a season, week or day begins again."""
         return ()
 
 
-def put(column: Described, **values: Any) -> None:
+def put(column: Column, **values: Any) -> None:
     """Brings values of a frozen column into one form."""
     for key, value in values.items():
         object.__setattr__(column, key, value)
 
 
-def check_needs(column: Described, kind: Kind, keys: Sequence[str], policies: Sequence[str]) -> None:
+def check_needs(column: Column, kind: Kind, keys: Sequence[str], policies: Sequence[str]) -> None:
     """Raises where a key is missing that a kind needs, or is given that it does not have."""
     defaults = {"scale": "linear"}
     for key in keys:
@@ -150,7 +139,11 @@ def check_needs(column: Described, kind: Kind, keys: Sequence[str], policies: Se
 
 
 def by_distinct_cell(series: pd.Series[Any], present: Flags, convert: Callable[[Any], Any], default: Any) -> list[Any]:
-    """What each cell is converted to, each distinct cell once; the default for missing ones."""
+    """Returns what each cell is converted to, each distinct cell once; the default for missing ones."""
+    if series.dtype != object:
+        places, distinct = series.factorize()
+        found = [*(convert(cell) for cell in distinct), default]  # -1 is the place of a missing cell
+        return [found[place] for place in places.tolist()]
     known: dict[tuple[type, Hashable], Any] = {}
     converted = []
     for cell, there in zip(series, present, strict=True):

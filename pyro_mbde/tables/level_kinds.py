@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -12,17 +13,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde.tables.cells import present_cells
-from pyro_mbde.tables.kinds import Described, Flags, Kind, Numbers, Odd, Reading, by_distinct_cell, put
+from pyro_mbde.tables.cells import Flags, Numbers, present_cells
+from pyro_mbde.tables.kinds import Kind, Odd, Reading, by_distinct_cell, put
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyro_mbde.tables.columns import Column
 
 MAX_LEVELS = 10_000
 #: Levels that a message lists.
 _MAX_SHOWN = 8
 _FALSE, _TRUE = ("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1")
 _BLANK, _UNKNOWN = -1, -2
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
 
 
 class Lookup:
@@ -57,14 +61,15 @@ def text_of(value: Any) -> str:
         >>> text_of(" ward 3 "), text_of(1.0), text_of(0.5)
         ('ward 3', '1', '0.5')
     """
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value):
-        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
     return unicodedata.normalize("NFC", str(value)).strip()
 
 
 def _number(value: Any) -> float | None:
     try:
-        number = float(value) if isinstance(value, str | numbers.Real | Decimal | np.bool_) else math.nan
+        is_number = isinstance(value, numbers.Real | Decimal | np.bool_) or _NUMBER.fullmatch(str(value))
+        number = float(value) if is_number else math.nan
     except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
@@ -74,34 +79,34 @@ class Category(Kind):
     """Levels without an order; the code of a level is its place in the list."""
 
     name, distribution = "category", "category"
-    takes, needs = (), ("levels",)
+    needs: ClassVar[tuple[str, ...]] = ("levels",)
     _ordered: ClassVar[bool] = False
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         """Checks the levels."""
         put(column, levels=_check_levels(column.levels))
 
-    def edges(self, column: Described) -> tuple[float, float]:
+    def edges(self, column: Column) -> tuple[float, float]:
         """0 and the number of levels."""
         return 0.0, float(len(self._levels(column)))
 
-    def code(self, column: Described, value: Any) -> float:
+    def code(self, column: Column, value: Any) -> float:
         """The place of a level."""
         code = self._lookup(column)(value)
         if code is None:
             raise ValueError(argument_error("value", f"be {self.allowed(column)}", value))
         return float(code)
 
-    def value(self, column: Described, code: float) -> Any:
+    def value(self, column: Column, code: float) -> Any:
         """The level of a place."""
         return self._levels(column)[int(code)]
 
-    def read(self, column: Described, series: pd.Series[Any]) -> Reading:
+    def read(self, column: Column, series: pd.Series[Any]) -> Reading:
         """Codes of the cells; blank ones are missing."""
         lookup = self._lookup(column)
 
         def convert(cell: Any) -> int:
-            code = lookup(cell)
+            code: int | None = lookup(cell)
             if code is None:
                 return _BLANK if isinstance(cell, str) and not cell.strip() else _UNKNOWN
             return code
@@ -110,25 +115,25 @@ class Category(Kind):
         unknown = Odd(codes == _UNKNOWN, f"not {self.allowed(column)}", None)
         return Reading(codes, codes == _BLANK, (unknown,))
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A categorical column with all levels, in order."""
         import pandas as pd
 
         places = codes.astype(np.int64)
         if missing is not None:
             places[missing] = -1
-        levels = list(self._levels(column))
+        levels: Any = list(self._levels(column))
         return pd.Categorical.from_codes(places, categories=levels, ordered=self._ordered)
 
-    def allowed(self, column: Described) -> str:
+    def allowed(self, column: Column) -> str:
         """The first levels."""
         return f"one of {listed(self._levels(column))}"
 
-    def _levels(self, column: Described) -> tuple[Any, ...]:
+    def _levels(self, column: Column) -> tuple[Any, ...]:
         assert column.levels is not None
         return column.levels
 
-    def _lookup(self, column: Described) -> Any:
+    def _lookup(self, column: Column) -> Any:
         return Lookup(self._levels(column))
 
 
@@ -143,9 +148,10 @@ class Boolean(Category):
     """False and True, with codes 0 and 1; ``levels`` gives other words for them."""
 
     name, distribution = "boolean", "category"
-    takes, needs = ("levels",), ()
+    takes: ClassVar[tuple[str, ...]] = ("levels",)
+    needs: ClassVar[tuple[str, ...]] = ()
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         """Checks the two words, if there are any."""
         if column.levels is not None:
             words = _check_levels(column.levels)
@@ -154,27 +160,27 @@ class Boolean(Category):
                 raise ValueError(argument_error("levels", wanted, list(words), "Of others, declare a category."))
             put(column, levels=words)
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A column of bool, or of nullable booleans with missing values."""
         import pandas as pd
 
         cells = codes == 1
         return cells if missing is None else pd.arrays.BooleanArray(cells, missing.copy())
 
-    def code(self, column: Described, value: Any) -> float:
+    def code(self, column: Column, value: Any) -> float:
         """0 or 1, of the words or of false and true."""
         if isinstance(value, str) and value in ("false", "true"):
             return float(value == "true")
         return super().code(column, value)
 
-    def allowed(self, column: Described) -> str:
+    def allowed(self, column: Column) -> str:
         """The two words."""
         return f"one of {listed(column.levels)}" if column.levels is not None else "true or false"
 
-    def _levels(self, column: Described) -> tuple[Any, ...]:
+    def _levels(self, column: Column) -> tuple[Any, ...]:
         return (False, True)
 
-    def _lookup(self, column: Described) -> Any:
+    def _lookup(self, column: Column) -> Any:
         if column.levels is None:
             return _boolean
         lookup = Lookup(column.levels)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Cells of a table, at most.
 MAX_CELLS = 4096
+#: Least width of a cell of a real column, as a share of the range.
+MIN_WIDTH = 2.0**-40
 #: Share of the uniform law in what is stated of a column of numbers.
 UNIFORM_SHARE = 2.0**-10
 #: Cells of the law of whole numbers that is uniform in ln(1 + x), where there are more numbers than cells.
@@ -152,6 +154,8 @@ def density_table(column: Column) -> DensityTable:
 
 def _levels(column: Column) -> DensityTable:
     count = 2 if column.kind == "boolean" else len(column.levels or ())
+    if count > MAX_CELLS and column.shares is None:
+        return DensityTable(np.array([0.0, count]), np.array([1 / count]), np.array([1 / count]))
     if count > MAX_CELLS:
         raise ValueError(f"levels must be at most {MAX_CELLS:,}, got {count:,}. Join the rare ones into one.")
     shares = np.full(count, 1 / count) if column.shares is None else read_level_shares(column)
@@ -190,14 +194,14 @@ def _uniform(span: Range, edges: Numbers) -> DensityTable:
 
 def _filled(column: Column, span: Range, bins: Numbers, shares: Numbers) -> DensityTable:
     """A law with given masses of bins, uniform in modelled units within each."""
-    modelled = _representable(column, span, np.asarray(span.modelled(bins)))
-    bins = np.unique(np.concatenate([modelled, span.ends]).clip(*span.ends))
-    # Bins that the column's floats do not tell apart are one.
+    modelled = _in_floats(column, span, np.asarray(span.modelled(bins)))
+    bins = bins if span.whole else _apart(column, span, modelled)
+    # A bin whose lower edge is not kept joins the one before it.
     place = np.searchsorted(bins, modelled[:-1], side="right").clip(1, len(bins) - 1) - 1
-    shares = np.bincount(place, shares, len(bins) - 1)
+    masses = np.bincount(place, shares, len(bins) - 1)
     uniform = _uniform(span, np.union1d(_plain_edges(span), bins))
     bin_of = np.searchsorted(bins, uniform.edges[:-1], side="right") - 1
-    factor = shares / np.bincount(bin_of, uniform.masses(), len(shares))
+    factor = masses / np.bincount(bin_of, uniform.masses(), len(masses))
     return DensityTable(uniform.edges, uniform.left * factor[bin_of], uniform.right * factor[bin_of])
 
 
@@ -207,7 +211,7 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
     points = law.quantiles(_LEVELS)
     points = points[(points >= span.low) & (points <= span.high)]
     if span.whole and high - low <= MAX_CELLS:
-        edges = np.arange(low, high + 1)
+        edges: Numbers = np.arange(low, high + 1)
     elif span.whole:
         even = np.linspace(low, high, _EQUAL + 1)
         if span.logarithmic:
@@ -217,9 +221,7 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
         edges = np.unique(np.concatenate([[low, high], np.rint(even), whole, whole + 1]).clip(low, high))
     else:
         edges = np.concatenate([np.linspace(low, high, _EQUAL + 1), span.modelled(points)])
-        edges = _representable(column, span, edges)
-        edges = edges[(edges > low) & (edges < high)]
-        edges = np.unique(np.concatenate([[low, high], edges]))
+        edges = _apart(column, span, _in_floats(column, span, edges))
     natural = np.asarray(span.natural(edges))
     if not span.whole:
         natural[[0, -1]] = span.low, span.high
@@ -233,13 +235,20 @@ def _law_table(column: Column, span: Range, law: _Law) -> DensityTable:
     return _shaped(edges, masses / masses.sum(), left, right)
 
 
-def _representable(column: Column, span: Range, edges: Numbers) -> Numbers:
-    """Edges between the ends as floats of the column's type."""
-    if span.whole or column.dtype != torch.float32:
-        return edges
-    inner = edges.astype(np.float32).astype(np.float64)
-    low, high = (float(np.float32(end)) for end in span.ends)
-    return np.where((inner > low) & (inner < high), inner, np.where(inner <= low, *span.ends))
+def _in_floats(column: Column, span: Range, points: Numbers) -> Numbers:
+    """Points as the floats of a real column's type that are nearest."""
+    return points if span.whole or column.dtype != torch.float32 else points.astype(np.float32).astype(np.float64)
+
+
+def _apart(column: Column, span: Range, points: Numbers) -> Numbers:
+    """Edges at both ends of a real column, and at points that are not closer to one another than allowed."""
+    low, high = span.ends
+    least = (high - low) * MIN_WIDTH
+    first, last = _in_floats(column, span, np.array(span.ends))
+    points = np.unique(points[(points > first) & (points < last)])
+    points = points[(points - low >= least) & (high - points >= least)]
+    points = points[np.diff(points, prepend=low) >= least]
+    return np.concatenate([[low], points, [high]])
 
 
 def _shaped(edges: Numbers, masses: Numbers, left: Numbers, right: Numbers) -> DensityTable:

@@ -67,7 +67,7 @@ def check_moments(span: Range, mean: float, sd: float | None) -> float:
     if span.whole:
         least = dict.fromkeys(least, _MIN_DISTANCE)
     if not low + least[low] <= mean <= high - least[high]:
-        allowed = f"[{low + least[low]:.8g}, {high - least[high]:.8g}]"
+        allowed = f"[{low + least[low]:.12g}, {high - least[high]:.12g}]"
         raise ValueError(argument_error("mean", f"lie in {allowed}, away from the ends", mean))
     if sd is None:
         return min(least.values())
@@ -113,7 +113,7 @@ class MaximumEntropy:
     def densities(self, values: Numbers) -> Numbers:
         """Returns densities, of whole numbers probabilities."""
         features = self._features(values, len(self._natural_params) == 2)
-        return np.exp(features @ self._natural_params - self._log_normalizer)  # type: ignore[no-any-return]
+        return np.exp(features @ self._natural_params - self._log_normalizer)
 
     def masses(self, edges: Numbers) -> Numbers:
         """Returns the masses of cells between edges."""

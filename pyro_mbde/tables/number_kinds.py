@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_number, counted
-from pyro_mbde.tables.cells import as_floats, not_numbers
-from pyro_mbde.tables.kinds import Described, Flags, Kind, Numbers, Odd, Reading, put
+from pyro_mbde.tables.cells import Flags, Numbers, as_floats, not_numbers
+from pyro_mbde.tables.kinds import Kind, Odd, Reading, put
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pyro_mbde.tables.columns import Column
 
 SCALES = ("linear", "log1p")
 #: Floats between two neighbouring values of a rounded column, and in the range of a column that is not rounded.
@@ -33,7 +35,7 @@ _MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 class _Number(Kind):
     needs = ("low", "high")
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         for end in ("low", "high"):
             put(column, **{end: _check_end(end, getattr(column, end))})
         self._check_range(column)
@@ -41,19 +43,19 @@ class _Number(Kind):
             remedy = "ln(1 + x) is defined there alone."
             check_number("low", column.low, "be above -1 for the scale log1p", lambda value: value > -1, remedy=remedy)
 
-    def _check_range(self, column: Described) -> None:
+    def _check_range(self, column: Column) -> None:
         raise NotImplementedError
 
-    def _may_hold(self, column: Described, value: float) -> bool:
+    def _may_hold(self, column: Column, value: float) -> bool:
         return bool(column.low <= value <= column.high)
 
-    def code(self, column: Described, value: Any) -> float:
+    def code(self, column: Column, value: Any) -> float:
         return check_number("value", value, f"be {self.allowed(column)}", lambda number: self._may_hold(column, number))
 
-    def allowed(self, column: Described) -> str:
+    def allowed(self, column: Column) -> str:
         return f"[{column.low:.15g}, {column.high:.15g}]"
 
-    def read(self, column: Described, series: pd.Series[Any]) -> Reading:
+    def read(self, column: Column, series: pd.Series[Any]) -> Reading:
         if (unreadable := not_numbers(series)) is not None:
             nothing = np.zeros(len(series))
             return Reading(nothing, nothing == 0, unreadable=unreadable)
@@ -73,7 +75,7 @@ class _Number(Kind):
     def _nearest(self, values: Numbers) -> Numbers:
         return values
 
-    def _hints(self, column: Described, values: Numbers) -> tuple[str, ...]:
+    def _hints(self, column: Column, values: Numbers) -> tuple[str, ...]:
         return ()
 
 
@@ -83,10 +85,10 @@ class Real(_Number):
     name, distribution = "real", "real"
     takes = ("scale", "decimals")
 
-    def _check_range(self, column: Described) -> None:
+    def _check_range(self, column: Column) -> None:
         check_number("high", column.high, f"be above low = {column.low:.15g}", lambda value: value > column.low)
 
-    def check(self, column: Described) -> None:
+    def check(self, column: Column) -> None:
         """Checks range, scale, decimals and resolution."""
         super().check(column)
         if column.decimals is not None:
@@ -102,13 +104,13 @@ class Real(_Number):
         between = f"be so far above low = {low} that float64 resolves what lies between"
         raise ValueError(f"high must {between}, got high={high}. {remedy}")
 
-    def edges(self, column: Described) -> tuple[float, float]:
+    def edges(self, column: Column) -> tuple[float, float]:
         """Both ends, in the modelled units."""
         if column.scale == "log1p":
             return math.log1p(column.low), math.log1p(column.high)
         return column.low, column.high
 
-    def is_resolved(self, column: Described, dtype: torch.dtype) -> bool:
+    def is_resolved(self, column: Column, dtype: torch.dtype) -> bool:
         """Whether floats lie close enough to one another all over the modelled range, and can be squared."""
         low, high = self.edges(column)
         size, limits = max(abs(low), abs(high)), torch.finfo(dtype)
@@ -121,11 +123,11 @@ class Real(_Number):
             spacing = spacing / (1 + column.high) if column.scale == "log1p" else spacing
         return squared and bool(limits.eps * size <= spacing)
 
-    def modelled(self, column: Described, codes: Numbers) -> Numbers:
+    def modelled(self, column: Column, codes: Numbers) -> Numbers:
         """ln(1 + x) where the scale says so."""
         return np.log1p(codes) if column.scale == "log1p" else codes
 
-    def from_modelled(self, column: Described, values: Numbers) -> Numbers:
+    def from_modelled(self, column: Column, values: Numbers) -> Numbers:
         """Numbers rounded, and clipped into the range."""
         natural = np.expm1(values) if column.scale == "log1p" else values
         if column.decimals is not None:
@@ -133,11 +135,11 @@ class Real(_Number):
         clipped: Numbers = natural.clip(column.low, column.high) + 0.0  # no negative zeros
         return clipped
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A column of float64; missing values as NaN."""
         return codes if missing is None else np.where(missing, np.nan, codes)
 
-    def _hints(self, column: Described, values: Numbers) -> tuple[str, ...]:
+    def _hints(self, column: Column, values: Numbers) -> tuple[str, ...]:
         """A hint if all values are rounded and released ones will not be."""
         if column.decimals is not None or len(values) < _MIN_ROUNDED:
             return ()
@@ -164,24 +166,24 @@ class Integer(_Number):
     name, distribution = "integer", "integer"
     takes = ("scale",)
 
-    def _check_range(self, column: Described) -> None:
+    def _check_range(self, column: Column) -> None:
         for end in ("low", "high"):
             whole = "be a whole number between -2^32 and 2^32"
             check_number(end, getattr(column, end), whole, _is_modelled_integer)
         check_number("high", column.high, f"be at least low = {column.low:.15g}", lambda value: value >= column.low)
 
-    def _may_hold(self, column: Described, value: float) -> bool:
+    def _may_hold(self, column: Column, value: float) -> bool:
         return super()._may_hold(column, value) and value.is_integer()
 
-    def of_key(self, column: Described, key: Any) -> Any:
+    def of_key(self, column: Column, key: Any) -> Any:
         """The whole number that a text is."""
         return int(self.code(column, float(key)))
 
-    def edges(self, column: Described) -> tuple[float, float]:
+    def edges(self, column: Column) -> tuple[float, float]:
         """Both ends; a whole number n fills [n, n + 1)."""
         return column.low, column.high + 1
 
-    def write(self, column: Described, codes: Numbers, missing: Flags | None) -> Any:
+    def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A column of int64, or of Int64 with missing values."""
         return whole_cells(codes, missing)
 
@@ -201,7 +203,7 @@ def whole_cells(codes: Numbers, missing: Flags | None) -> Any:
     return cells if missing is None else pd.arrays.IntegerArray(cells, missing.copy())
 
 
-def _ends(column: Described, series: pd.Series[Any]) -> tuple[float, float]:
+def _ends(column: Column, series: pd.Series[Any]) -> tuple[float, float]:
     """The column's ends, rounded to the floating-point type of the table's column.
 
     They are rounded because 0.1 in float32 is greater than 0.1 in float64.
@@ -214,7 +216,7 @@ def _ends(column: Described, series: pd.Series[Any]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _check_decimals(column: Described) -> None:
+def _check_decimals(column: Column) -> None:
     decimals = check_count("decimals", column.decimals, minimum=-_MAX_DECIMALS)
     check_number("decimals", decimals, f"be at most {_MAX_DECIMALS}", lambda value: value <= _MAX_DECIMALS)
     if 10.0**-decimals > (column.high - column.low) * (1 + 1e-9):

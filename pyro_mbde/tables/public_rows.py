@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     from pyro_mbde.density.mixed_base import MixedBase
     from pyro_mbde.tables.schema import Schema
 
-#: Bins of a learned histogram, besides those of single numbers and of the ends.
-MAX_BINS = 50
+#: Bins of equal mass of a learned histogram, besides those of single numbers and of the ends; and bins of half the mass
+#: of the bin before towards each end, as long as so many rows are beyond.
+MAX_BINS, _MAX_TAIL_BINS, _MIN_ROWS_BEYOND = 40, 5, 5
 #: Added to the count of each level and bin, so that what the public table lacks is possible.
 _SMOOTHING = 0.5
 #: Least eigenvalue of a matrix of correlations, and of one that is learned.
 MIN_EIGENVALUE, _LEARNED_EIGENVALUE = 1e-6, 1e-2
-#: Learned correlations are within these; smaller ones are left out.
+#: Learned correlations are within these; smaller ones are left out, as are those below one standard error.
 _LARGEST, _SMALLEST = 0.99, 0.01
+#: Correlations are learned as if so many rows more had none: a few rows may be perfectly ordered by chance.
+_ROWS_WITHOUT = 4
 _HERMITE_TERMS = 64
 _DIGITS = 4
 
@@ -50,7 +53,8 @@ class Learned(NamedTuple):
 
     Attributes:
         columns: as given, with shares and histograms where they stated nothing.
-        correlations: ``{"columns": [one, other], "value": r}`` for pairs of them; of the latent normal scores.
+        correlations: ``{"columns": [one, other], "value": r}`` for pairs of columns with an order; of the latent normal
+            scores.
     """
 
     columns: tuple[Column, ...]
@@ -102,7 +106,8 @@ def learn_from_public_codes(columns: Sequence[Column], codes: Tensor) -> Learned
     if not np.isfinite(values).all():
         raise ValueError("codes must be finite, got NaN or infinite values.")
     learned = tuple(_with_facts(column, values[:, place]) for place, column in enumerate(columns))
-    return Learned(learned, _correlations([column.name for column in columns], values))
+    ordered = [place for place, column in enumerate(columns) if not _is_unordered(column)]
+    return Learned(learned, _correlations([columns[place].name for place in ordered], values[:, ordered]))
 
 
 def correlation_matrix(names: Sequence[str], correlations: Sequence[Mapping[str, Any]]) -> Tensor:
@@ -174,6 +179,10 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     return replace(column, **facts) if facts else column
 
 
+def _is_unordered(column: Column) -> bool:
+    return column.kind == "category" and len(column.levels or ()) > 2
+
+
 def _level_shares(column: Column, values: Numbers) -> dict[str, float]:
     levels = ("false", "true") if column.kind == "boolean" else tuple(map(str, column.levels or ()))
     counts = np.bincount(values.astype(np.int64), minlength=len(levels))
@@ -187,7 +196,10 @@ def _histogram(column: Column, modelled: Numbers) -> dict[str, Any]:
     num_bins = int(np.clip(round(2 * len(values) ** 0.4), 1, MAX_BINS))
     found, counts = np.unique(values, return_counts=True)
     frequent = found[counts >= max(2, len(values) / num_bins)][:MAX_BINS]
-    quantiles = np.quantile(values, np.linspace(0, 1, num_bins + 1), method="inverted_cdf")
+    tails = 0.5 ** np.arange(1, _MAX_TAIL_BINS + 1) / num_bins
+    tails = tails[tails * len(values) >= _MIN_ROWS_BEYOND]
+    levels = np.concatenate([np.linspace(0, 1, num_bins + 1), tails, 1 - tails])
+    quantiles = np.quantile(values, levels, method="inverted_cdf")
     if span.whole:
         inner = np.concatenate([quantiles + 1, found[:1], frequent, frequent + 1])
     elif column.decimals is not None:  # a rounded number stands for what is rounded to it
@@ -243,17 +255,17 @@ def _short(number: float) -> float:
 def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]:
     """Correlations of the latent normal scores, shrunk towards 0 by how uncertain they are."""
     num_rows, num_columns = values.shape
+    if num_rows < 3 or num_columns < 2:
+        return []
     scores, coefficients = zip(*(_normal_scores(column) for column in values.T), strict=True)
     moments = np.cov(np.stack(scores), bias=True).reshape(num_columns, num_columns)
     rows, others = np.triu_indices(num_columns, 1)
     products = np.stack(coefficients)[rows] * np.stack(coefficients)[others]
     found = _latent(products, moments[rows, others])
-    if not len(found) or num_rows < 3:
-        return []
     # Schaefer and Strimmer (2005): the share of noise in what the squares of the correlations add up to.
     noise = ((1 - found**2) ** 2).sum() / (num_rows - 1)
-    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300))
-    found[np.abs(found) < _SMALLEST] = 0
+    found = found * max(0.0, 1 - noise / max((found**2).sum(), 1e-300)) * num_rows / (num_rows + _ROWS_WITHOUT)
+    found[np.abs(found) < max(_SMALLEST, num_rows**-0.5)] = 0
     matrix = np.eye(num_columns)
     matrix[rows, others] = matrix[others, rows] = found
     factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
@@ -329,7 +341,7 @@ def follow_public_rows(
     stated = {frozenset(one.columns) for one in schema.correlations}
     more = [one for one in learned.correlations if frozenset(one["columns"]) not in stated]
     note = f"{counted(len(codes), 'public row')} of {source}, {dependence}"
-    correlations = [*schema.correlations, *(more if dependence == "copula" else [])]
+    correlations: list[Any] = [*schema.correlations, *(more if dependence == "copula" else [])]
     told = replace(schema, columns=learned.columns, correlations=tuple(correlations), public_rows=note)
     if dependence == "copula":
         return told, told.base()

@@ -74,7 +74,7 @@ class Schema:
     Args:
         columns: at least one, with different names.
         correlations: public correlations of pairs of columns, :class:`Correlation` or ``{"columns": [...], "value":
-            ...}``.
+            ...}``. Of levels, it is that of their order.
         constraints: what holds for every row by definition, as texts such as ``"discharged >= admitted"``. Rows that
             violate one are left out, and never drawn.
         condition: what the rows of interest have in common, as one such text. Others are left out, and never drawn.
@@ -230,9 +230,9 @@ class Schema:
 
         marginals = []
         for column in self.columns:
-            table = [torch.as_tensor(part, dtype=self.dtype) for part in density_table(column)]
+            edges, left, right = (torch.as_tensor(part, dtype=self.dtype) for part in density_table(column))
             share = column.missing_share or 0.0
-            marginals.append(Marginal(*table, column.of_kind.distribution, share, column.periods))
+            marginals.append(Marginal(edges, left, right, column.of_kind.distribution, share, column.periods))
         if dependence is None and self.correlations:
             from pyro_mbde.density.copula import GaussianCopula
             from pyro_mbde.tables.public_rows import correlation_matrix
@@ -380,7 +380,7 @@ def _correlations(given: Any, columns: tuple[Column, ...]) -> Iterable[Correlati
     if isinstance(given, Mapping) or not isinstance(given, Iterable):
         remedy = "In TOML, write [[correlations]], with two brackets on each side."
         raise TypeError(argument_error("correlations", "be a list of tables", given, remedy))
-    kinds = {column.name: column.kind for column in columns}
+    names = [column.name for column in columns]
     seen: set[frozenset[str]] = set()
     for one in given:
         if isinstance(one, Mapping):
@@ -393,10 +393,8 @@ def _correlations(given: Any, columns: tuple[Column, ...]) -> Iterable[Correlati
             raise TypeError(argument_error("correlations", "have two columns and a value each", one)) from None
         subject = f"correlation of {first!r} and {second!r}"
         for name in (first, second):
-            if name not in kinds:
-                raise ValueError(f"{subject} must be of columns of the schema, which are {list(kinds)}.")
-            if kinds[name] == "category" and sum(one.name == name and len(one.levels or ()) > 2 for one in columns):
-                raise ValueError(f'{subject} must be of columns with an order. Declare kind = "ordered" for {name!r}.')
+            if name not in names:
+                raise ValueError(f"{subject} must be of columns of the schema, which are {names}.")
         if first == second or frozenset((first, second)) in seen:
             raise ValueError(f"{subject} must be of two columns, and each pair there once.")
         seen.add(frozenset((first, second)))

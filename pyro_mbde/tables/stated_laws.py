@@ -122,5 +122,5 @@ def _parameters(column: Column, name: str, family: Any, given: Mapping[str, Any]
             parameters[key] = check_number(f"distribution {key}", value, "be finite", math.isfinite)
     if missing := [shape for shape in shapes if shape not in parameters]:
         wanted = f"have the parameter {missing[0]}, which {name} needs"
-        raise ValueError(argument_error("distribution", wanted, dict(column.distribution)))
+        raise ValueError(argument_error("distribution", wanted, {"name": name, **given}))
     return parameters

@@ -162,7 +162,7 @@ def nine_columns(seed: int, num_rows: int = 3000) -> tuple[pd.DataFrame, Schema]
 @pytest.mark.slow
 def test_a_default_model_of_nine_columns(run: Run) -> None:
     table, schema = nine_columns(0)
-    rows = schema.to_tensor(table, seed=0)
+    rows = schema.to_tensor(table)
     ratio = pyro_mbde.DensityRatio(schema.base(), seed=0, progress=False).fit(rows)
     TableModel(ratio.mollify(1.0), schema).save("nine.pt")
     document = json.loads(run("diagnose", "nine.pt", "--seed", 0, "--json").stdout)

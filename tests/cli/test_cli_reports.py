@@ -35,6 +35,14 @@ class TestReport:
         run("report", model, "-o", "r.json", "--table", "table.csv")
         assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
 
+    def test_target(self, model: Path, run: Run) -> None:
+        run("report", model, "-o", "r.json", "--table", "table.csv", "--target", "visits")
+        assert json.loads(Path("r.json").read_text())["prediction"]["target"] == "visits"
+        said = " ".join(run("report", model, "--target", "visits", code=2).stderr.split())
+        assert "--target needs the table" in said
+        said = run("report", model, "-o", "s.json", "--table", "table.csv", "--target", "visit", code=1).stderr
+        assert "target must name one of" in said
+
     @pytest.mark.parametrize("source", ["model.pt", "table.csv", "options.toml"])
     def test_what_it_reads_is_never_replaced(self, source: str, model: Path, run: Run) -> None:
         Path("options.toml").write_text("[report]\nquiet = true\n")

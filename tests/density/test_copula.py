@@ -235,6 +235,17 @@ class TestCells:
 
         assert torch.autograd.gradcheck(by_points, copula.sample((4,))[:, 1:].requires_grad_())
 
+    def test_gradients_after_inference_mode(self) -> None:
+        copula = GaussianCopula(equal_correlations(9, 0.1))
+        low, high = torch.zeros(2, 9, dtype=torch.float64), torch.full((2, 9), 0.5, dtype=torch.float64)
+        low[:, 0] = high[:, 0] = 0.3
+        with torch.inference_mode():
+            expected = copula.log_prob_of_cells(low, high)
+        value = low.requires_grad_()
+        found = copula.log_prob_of_cells(value, torch.where(low == high, value, high))
+        assert torch.equal(found, expected)
+        assert bool(torch.autograd.grad(found.sum(), value)[0][:, 0].all())
+
     def test_cells_must_be_cells(self) -> None:
         copula = GaussianCopula(torch.eye(2), validate_args=True)
         with pytest.raises(ValueError, match="low must be at most high"):

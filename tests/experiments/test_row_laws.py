@@ -19,7 +19,6 @@ from pyro_mbde.experiments.row_laws import (
     RowLaw,
     histogram_distance,
     marginal_distances,
-    sum_law,
     total_variation_to,
 )
 
@@ -96,16 +95,6 @@ def test_accepted_batches_follow_the_law() -> None:
     shares = (NORMAL[kept] > 0.5).double().mean(1)
     expected = float((law.log_ratio(at_base).exp() * (NORMAL > 0.5)).mean())
     assert float(shares.mean()) == pytest.approx(expected, abs=5 * float(shares.std()) / len(kept) ** 0.5)
-
-
-def test_sums() -> None:
-    two = torch.tensor([-1.0, 2.0], dtype=torch.float64)
-    values, weights = sum_law(two, 3, 1.0)
-    for value, share in ((-3.0, 1 / 8), (0.0, 3 / 8), (3.0, 3 / 8), (6.0, 1 / 8)):
-        near = (values - value).abs() < 0.3
-        assert float(weights[near].sum()) == pytest.approx(share, abs=1e-9)
-    assert float(weights @ values) == pytest.approx(1.5, abs=1e-9)
-    assert [float(part) for part in sum_law(two, 0, 1.0)] == [0.0, 1.0]
 
 
 def test_scores_far_out_do_not_overflow() -> None:

@@ -35,6 +35,7 @@ from pyro_mbde.density.bounds import Certificate
 from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.releases import release as releasing
 from pyro_mbde.releases.card_words import column_values, likeness, percent, round_up, short_number
+from pyro_mbde.tables.earlier import SpreadSchema
 from pyro_mbde.theory import post_processing_bounds
 
 
@@ -298,10 +299,15 @@ def test_a_card_tells_whose_units_the_base_is_in(ledger: Ledger, tmp_path: Path)
         (Column("smoker", 0, 1, "integer"), Column("visits", 0, 61, "integer", "log1p"), Column("bmi", 12, 60))
     )
     card = release(make_density(schema.base()), 1, ledger, "clinic", path=tmp_path / "r.csv").card
-    assert "up to 2 stands for up to 1. Of visits, ln(1 + v) is modelled." in card["density"]["base_units"]
+    assert card["density"]["base_units"] == ""
     assert "evenly over the ranges of the columns below (visits on a logarithmic scale)" in card["likeness"]["text"]
-    page = unescape((tmp_path / "r.card.html").read_text())
-    assert card["density"]["base_units"] in page and card["likeness"]["text"] in page
+    spread = release(
+        make_density(SpreadSchema(schema.columns).base()), 1, ledger, "clinic", path=tmp_path / "earlier.csv"
+    ).card
+    assert "up to 2 stands for up to 1. Of visits, ln(1 + v) is modelled." in spread["density"]["base_units"]
+    assert "evenly over the ranges of the columns below (visits on a logarithmic scale)" in spread["likeness"]["text"]
+    page = unescape((tmp_path / "earlier.card.html").read_text())
+    assert spread["density"]["base_units"] in page and spread["likeness"]["text"] in page
     assert "whole numbers; modelled as ln(1 + v)" in page
     plain = release(make_density(dist.Poisson(2.0)), 1, ledger, "clinic").card
     assert plain["density"]["base_units"] == ""

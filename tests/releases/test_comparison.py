@@ -14,18 +14,18 @@ from densities import make_density, normal
 from torch import Tensor
 
 from pyro_mbde import DensityRatio, MollifiedExpFamily, Schema, private_report
-from pyro_mbde.releases.comparison import (
-    _COLUMN_LEVELS,
-    _PAIR_LEVELS,
-    Bars,
-    Comparison,
+from pyro_mbde.releases.comparison import Comparison, _furthest_first, compare
+from pyro_mbde.releases.distances import (
+    COLUMN_LEVELS,
+    PAIR_LEVELS,
     Distances,
-    _distances,
-    _furthest_first,
-    _Samples,
+    Samples,
+    cells_of,
     closed_share,
-    compare,
+    distances,
+    joint,
 )
+from pyro_mbde.releases.histograms import Bars
 from pyro_mbde.releases.picture import HEIGHT, WIDTH, picture
 
 SCHEMA = Schema.from_dict(
@@ -85,12 +85,11 @@ class TestDistances:
             base, table = generator.normal(size=(2**13, 2)), generator.normal(size=(num_rows, 2))
             weights = np.where(base[:, 0] > 0, math.e, 1.0)  # e times as likely on the right as on the left
             table[:, 0] = abs(table[:, 0]) * np.where(generator.random(num_rows) < math.e / (1 + math.e), 1, -1)
-            samples = [_Samples(table[:, index], base[:, index], weights / weights.sum()) for index in range(2)]
-            found = [
-                _distances([samples[0]], _COLUMN_LEVELS),
-                _distances([samples[1]], _COLUMN_LEVELS),
-                _distances(samples, _PAIR_LEVELS),
-            ]
+            weights /= weights.sum()
+            samples = [Samples(table[:, index], base[:, index], weights) for index in range(2)]
+            cells = [cells_of(one, COLUMN_LEVELS) for one in samples]
+            cells.append(joint(*(cells_of(one, PAIR_LEVELS) for one in samples)))
+            found = [distances(one, weights) for one in cells]
             excess.append([(one.table_to_density or 0.0) / (one.chance or 1.0) - 1 for one in found])
         errors = np.std(excess, 0) / math.sqrt(len(excess))
         assert errors.max() < 0.025
@@ -245,7 +244,7 @@ class TestFrames:
     def test_columns_are_taken_by_name(self) -> None:
         q = make_density(SCHEMA.base())
         report = private_report(q, self.FRAME, columns=SCHEMA)
-        assert report == private_report(q, SCHEMA.to_tensor(self.FRAME, seed=0), columns=SCHEMA)
+        assert report == private_report(q, SCHEMA.to_tensor(self.FRAME), columns=SCHEMA)
         assert report == private_report(q, self.FRAME, columns=SCHEMA)
         assert report["scores"]["num_rows"] == 3
 
@@ -273,9 +272,9 @@ class TestPage:
             {"age": [30.0, 40.5], "sex": [0, 1], "visits": [3, 4], "systolic": [120, 150], "income": 9.0}
         )
         q = make_density(SCHEMA.base())
-        report = private_report(q, SCHEMA.to_tensor(frame, seed=0), path=tmp_path / "r.html", columns=SCHEMA)
+        report = private_report(q, SCHEMA.to_tensor(frame), path=tmp_path / "r.html", columns=SCHEMA)
         text = (tmp_path / "r.html").read_text()
-        assert text.count("<svg") == 5
+        assert text.count("<svg") == 6  # and the associations
         assert text.count('<path class="table"') == 5
         assert "All pairs, those first" in text
         assert report["comparison"]["verdict"] in text

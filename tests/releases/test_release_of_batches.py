@@ -73,7 +73,7 @@ def test_rows_in_the_tables_own_units(roomy: Ledger, tmp_path: Path) -> None:
         assert released.rows["age"].between(18, 100).all()
         assert (released.rows["cost"] == released.rows["cost"].round(2)).all()
         assert [column["high"] for column in released.card["columns"]] == [100.0, 1e4]
-        assert released.card["density"]["base_text"].startswith("Uniform(low=[18, 0]")
+        assert released.card["density"]["base_text"] == "MixedBase(2 columns: 1 integer, 1 real)"
     with pytest.raises(ValueError, match="columns must be the schema"):
         release(q, 5, roomy, "clinic", columns=Schema((Column("age", 18, 90, "integer"), SCHEMA.columns[1])))
 

@@ -14,6 +14,7 @@ import torch
 from scipy import stats
 
 from pyro_mbde import Column
+from pyro_mbde.tables import marginals
 from pyro_mbde.tables.marginals import density_table
 from pyro_mbde.tables.public_rows import correlation_matrix, learn_from_public_codes, learn_from_public_rows
 
@@ -70,6 +71,16 @@ class TestHistograms:
         table = density_table(learned)
         found = np.concatenate([[0.0], table.masses().cumsum()])
         assert np.abs(found - law.cdf(table.edges)).max() < 2.5 / math.sqrt(num_rows) + 0.01
+
+    def test_tails_are_not_spread_to_the_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(marginals, "UNIFORM_SHARE", 0.0)
+        values = stats.gamma(2, scale=2).rvs(20_000, random_state=0)
+        table = density_table(learn(REAL, values))
+        middles = (table.edges[1:] + table.edges[:-1]) / 2
+        mean = table.masses() @ middles
+        assert mean == pytest.approx(4, abs=0.05)
+        spread = table.masses() @ ((middles - mean) ** 2 + np.diff(table.edges) ** 2 / 12)
+        assert math.sqrt(spread) == pytest.approx(math.sqrt(8), abs=0.1)
 
     def test_edges_have_few_digits(self) -> None:
         edges = learn(REAL, stats.gamma(2, scale=8).rvs(200, random_state=0)).histogram["edges"]
@@ -149,6 +160,13 @@ class TestCorrelations:
         names = [f"c{place}" for place in range(10)]
         learned = learn_from_public_codes([Column(name, -10, 10) for name in names], torch.tensor(values))
         assert max((abs(one["value"]) for one in learned.correlations), default=0) < 0.25
+
+    def test_categories_have_no_order_to_correlate(self) -> None:
+        one, other = normals(0.8, 500)
+        columns = [Column("a", kind="category", levels=["x", "y", "z"]), FLAG, Column("b", -10, 10)]
+        found = learn_from_public_codes(columns, codes(one > 0, one > 0, other)).correlations
+        assert [pair["columns"] for pair in found] == [["flag", "b"]]
+        assert learn_from_public_codes([columns[0]], codes(one > 0)).correlations == []
 
     def test_constant_columns_have_none(self) -> None:
         one, other = normals(0.5, 100)
