@@ -15,6 +15,7 @@ from pyro_mbde.auditing.checks import log_ratio_over
 from pyro_mbde.auditing.report import Evidence, PendingTest, fault, note
 from pyro_mbde.auditing.search import in_chunks, inside, rows_of_a_draw
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.mixed_base import MixedBase
 
 #: Base draws that are thinned to the density: for each draw, and at most in rows, but so many batches in any case; and
 #: the fewest left that are worth a test.
@@ -78,13 +79,20 @@ def _serial_tests(what: str, column: Tensor) -> Iterator[Evidence]:
 def _check_repeats(name: str, base: Distribution | None, draws: Tensor) -> Iterator[Evidence]:
     """Continuous draws that repeat one another far more often than base draws do: a chain that stays where it is."""
     support: Any = getattr(base, "support", None)
-    if support is None or support.is_discrete or not draws.is_floating_point():
+    if support is None or not draws.is_floating_point():
         return
     assert base is not None
+    if not (_has_numbers(base) if isinstance(base, MixedBase) else not support.is_discrete):
+        return
     usual = _repeated_share(base.sample(torch.Size([len(draws)])))
     share = _repeated_share(draws)
     if share > 10 * usual + _REPEATED:
         yield fault("dependent", f"{100 * share:.2g} per cent of the draws of {name} repeat earlier ones", share)
+
+
+def _has_numbers(base: MixedBase) -> bool:
+    """Whether a column has real numbers, of which none comes twice."""
+    return any(not marginal.is_discrete for marginal in base.marginals)
 
 
 def _repeated_share(draws: Tensor) -> float:
@@ -126,10 +134,13 @@ def _fit_to_probabilities(name: str, points: Tensor, log_prob: Tensor, draws: Te
     By the distance of the distribution functions along the points (Massart. The tight constant in the
     Dvoretzky-Kiefer-Wolfowitz inequality. 1990).
     """
-    sorted_points, order = points.double().sort()
-    places = torch.searchsorted(sorted_points, draws.double()).clamp(max=len(points) - 1)
-    shares = torch.bincount(places, minlength=len(points)).double().cumsum(0) / len(draws)
-    distance = float((shares - log_prob[order].exp().cumsum(0)).abs().max())
+    # Numbered together, so that draws which are none of the points count too.
+    flat = torch.cat([points, draws.to(points)]).reshape(len(points) + len(draws), -1)
+    distinct, numbers = torch.unique(flat, dim=0, return_inverse=True)
+    probabilities = torch.zeros(len(distinct), dtype=torch.float64)
+    probabilities.index_add_(0, numbers[: len(points)], log_prob.exp())
+    shares = torch.bincount(numbers[len(points) :], minlength=len(distinct)).double() / len(draws)
+    distance = float((shares - probabilities).cumsum(0).abs().max())
     text = f"draws of {name} do not follow its log_prob: a probability is off by {distance:.3g}"
     p_value = min(1.0, 2 * math.exp(-2 * distance**2 * len(draws)))
     return PendingTest(p_value, fault("draws", text, distance))

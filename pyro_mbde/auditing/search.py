@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from pyro_mbde.density.base import location_scale_of_draws
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.mixed_base import MixedBase, MixedSupport
 from pyro_mbde.density.row_batch import RowBatch
 
 #: Draws of the base to start from, and how many of them are climbed from, either way.
@@ -22,6 +23,8 @@ _NUM_STEPS = 60
 _NUM_REFINEMENTS, _FINER, _NUM_TRIES = 8, 0.3, 32
 #: Distances of far starts, in units of the base's spread, and directions for each.
 _FAR, _NUM_DIRECTIONS = (4.0, 10.0, 1e2, 1e4, 1e8), 32
+#: Corners of the cube that rows of columns are made from.
+_NUM_CORNERS = 512
 #: Points evaluated at a time.
 _CHUNK = 2**11
 #: What rounding of float64 sums may add to a log-ratio, in nats.
@@ -106,7 +109,10 @@ def log_ratio_of(q: Any, other: Any, *, same_base: bool) -> Callable[[Tensor], T
 
 
 def starting_points(base: Distribution | None, support: Any, rows: list[Tensor]) -> Tensor:
-    """Returns where to begin: all points of a finite base; else base draws, rows of the tables, and far points."""
+    """Returns where to begin: all points of a finite base; else base draws, rows of the tables, and far points.
+
+    Over a base of columns, far points are those in the corners of what its rows are made from: the cube.
+    """
     if base is not None:
         points = enumerate_points(base)
         if points is not None:
@@ -114,6 +120,7 @@ def starting_points(base: Distribution | None, support: Any, rows: list[Tensor])
     pools = [part for part in rows if len(part)]
     if base is not None:
         pools.insert(0, base.sample(torch.Size([_NUM_STARTS])))
+        pools += _corners(base)
     like = pools[0]
     near = torch.cat([part.to(like) for part in pools])
     near = near[inside(support, near)]
@@ -128,11 +135,21 @@ def starting_points(base: Distribution | None, support: Any, rows: list[Tensor])
     return torch.cat([near, far[inside(support, far)]])
 
 
+def _corners(base: Distribution) -> list[Tensor]:
+    """Rows, or batches of one row, whose columns are at their lowest, in the middle or at their highest; or none."""
+    row = base.row if isinstance(base, RowBatch) else base
+    if not isinstance(row, MixedBase):
+        return []
+    places = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
+    corners = row.from_uniforms(places[torch.randint(3, (_NUM_CORNERS, len(row.marginals)))])
+    return [corners.unsqueeze(1).expand(-1, base.num_rows, -1) if isinstance(base, RowBatch) else corners]
+
+
 def search(log_ratio: Callable[[Tensor], Tensor], starts: Tensor, support: Any) -> Peak:
     """Returns the largest and the smallest log-ratio found: on the starts, then uphill, then about the best.
 
-    Gradients lead uphill where there are any; where a bound is met there are none, and points of a discrete support
-    have none: there the best points exchange coordinates with others.
+    Gradients lead uphill where there are any; where a bound is met there are none, and whole numbers and levels have
+    none: there the best points exchange coordinates with others.
     """
     highest, first = _highest(log_ratio, starts, support)
     fall, second = _highest(lambda values: -log_ratio(values), starts, support)
@@ -154,7 +171,8 @@ def _highest(function: Callable[[Tensor], Tensor], starts: Tensor, support: Any)
 
 def _climb(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor, support: Any) -> Tensor:
     """Follows the gradient in ever shorter steps, equally long at all points; returns all points on the way."""
-    if _is_discrete(support, points):
+    movable = _movable(support, points)
+    if not bool(movable.any()):
         return points
     scale = _scale(starts)
     visited = [points]
@@ -168,7 +186,8 @@ def _climb(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor,
             (slope,) = torch.autograd.grad(total, places, allow_unused=True)
         if slope is None:
             break
-        slope = torch.nan_to_num(slope * scale, posinf=0.0, neginf=0.0).reshape(len(points), -1)
+        slope = torch.where(movable, torch.nan_to_num(slope * scale, posinf=0.0, neginf=0.0), 0.0)
+        slope = slope.reshape(len(points), -1)
         direction = slope / slope.norm(dim=1, keepdim=True).clamp(min=torch.finfo(slope.dtype).tiny)
         moved = points + length * scale * direction.reshape(points.shape)
         keep = inside(support, moved).reshape(-1, *(1,) * (points.dim() - 1))
@@ -178,24 +197,41 @@ def _climb(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor,
 
 
 def _refine(function: Callable[[Tensor], Tensor], points: Tensor, starts: Tensor, support: Any) -> Tensor:
-    """Perturbs the best points, finer and finer; or exchanges coordinates."""
-    discrete = _is_discrete(support, points)
+    """Perturbs the best points, finer and finer; those with whole numbers or levels exchange coordinates too."""
     scale = _scale(starts)
     visited = [points]
     for depth in range(_NUM_REFINEMENTS):
         tries = points.repeat_interleave(_NUM_TRIES, 0)
-        if discrete:
+        if _is_discrete(support, points):
             donors = starts[torch.randint(len(starts), (len(tries),))].reshape(len(tries), -1)
             features = tries.reshape(len(tries), -1)
-            tries = torch.where(torch.rand(features.shape) < 0.5, donors, features).reshape(tries.shape)
-        else:
+            tries = torch.where(torch.rand(features.shape) < _exchanged(features), donors, features)
+            tries = tries.reshape(len(tries), *points.shape[1:])
+        movable = _movable(support, tries)
+        if bool(movable.any()):
             noise = torch.randn(tries.shape, dtype=tries.dtype)
-            tries = tries + 0.3 * _FINER**depth * scale * noise
+            tries = torch.where(movable, tries + 0.3 * _FINER**depth * scale * noise, tries)
         tries = torch.cat([points, tries[inside(support, tries)]])
         values = in_chunks(function, tries)
         points = tries[values.topk(min(len(points), len(values))).indices]
         visited.append(points)
     return torch.cat(visited)
+
+
+def _exchanged(features: Tensor) -> Tensor:
+    """Probabilities of an exchange in each coordinate: of half of them, of one, or of none, in a third of the tries."""
+    shares = torch.tensor([0.5, 1 / features.shape[1], 0.0])
+    return shares[torch.randint(3, (len(features), 1))]
+
+
+def _movable(support: Any, values: Tensor) -> Tensor:
+    """Which coordinates of which points can be moved a little, bool of the shape of ``values``."""
+    columns = support
+    while not isinstance(columns, MixedSupport) and hasattr(columns, "base_constraint"):
+        columns = columns.base_constraint
+    if not isinstance(columns, MixedSupport):
+        return torch.full(values.shape, not _is_discrete(support, values))
+    return ~columns.columns.discrete & (columns.columns.low <= values)  # a missing value is below all others
 
 
 def _scale(starts: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ from pyro_mbde.mcmc.kernels import KERNELS
 if TYPE_CHECKING:
     from pyro_mbde import Chains, MixingReport
 
+#: Kernels by default: the second where walks cannot go.
+WALK, INDEPENDENCE = "lockstep_random_walk", "independence"
 #: Draws of each chain, doubled from the first number up to the second until the chains are long enough.
 MIN_LENGTH, MAX_LENGTH = 2000, 32_000
 #: Checks that longer chains may pass, and those that they do not help to pass.
@@ -48,9 +50,7 @@ UNAFFECTED = (
 @click.option(
     "--kernel",
     type=click.Choice(tuple(KERNELS)),
-    default="lockstep_random_walk",
-    show_default=True,
-    help="How the chains move.",
+    help=f"How the chains move.  [default: {WALK}; {INDEPENDENCE} where columns hold whole numbers, levels or dates]",
 )
 @click.option(
     "--num-samples",
@@ -80,7 +80,7 @@ def diagnose_command(
     ctx: click.Context,
     console: Console,
     model: Path,
-    kernel: str,
+    kernel: str | None,
     num_samples: int | None,
     warmup_steps: int,
     num_chains: int,
@@ -107,6 +107,8 @@ def diagnose_command(
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)
+    if kernel is None:
+        kernel = INDEPENDENCE if getattr(fitted.density.support, "is_discrete", False) else WALK
     options = {"kernel": kernel, "warmup_steps": warmup_steps, "num_chains": num_chains, "seed": seed}
     chains, mixing, interrupted = _run(fitted.density, num_samples, options, progress=console.progress)
     names = {} if fitted.schema is None else column_names(chains, fitted.schema)

@@ -20,6 +20,7 @@ from pyro_mbde.cli.shared import (
     SKEW,
     batch_remarks,
     check_output,
+    check_schema_given,
     filled_share_option,
     find_base,
     force_option,
@@ -245,6 +246,7 @@ def fit_command(
     drawn from it; still, do not keep fitting until one looks right: a certificate covers one fit, not the best of
     several.
     """
+    check_schema_given(ctx, schema)
     if check:
         _check_table(ctx, console, table, schema, csv_format)
         return

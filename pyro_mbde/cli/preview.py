@@ -15,6 +15,7 @@ from pyro_mbde.cli.shared import (
     SKEW,
     batch_remarks,
     check_output,
+    check_schema_given,
     find_base,
     force_option,
     public_rows_options,
@@ -62,6 +63,7 @@ def preview_command(
     No private table is read and nothing is spent. A release changes these rows only as far as its epsilon allows: if
     they look wrong, state more of what is public in the schema, such as means, shares, correlations and constraints.
     """
+    check_schema_given(ctx, schema)
     if output is not None:
         check_output(ctx, output, force=force)
     from pyro_mbde.releases.preview import draw_preview, preview

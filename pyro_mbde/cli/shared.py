@@ -119,12 +119,17 @@ def find_schema(ctx: click.Context, path: Path | None) -> Schema | None:
     return None if columns is None else Schema.from_dict(columns)
 
 
+def check_schema_given(ctx: click.Context, path: Path | None) -> None:
+    """Raises where there is no schema, before anything is imported or read."""
+    if path is None and config_columns(ctx) is None:
+        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+
+
 def find_base(
     ctx: click.Context, console: Console, path: Path | None, public_rows: Path | None, dependence: str
 ) -> tuple[Schema, MixedBase]:
     """Returns the schema and its base, which follow public rows where some are named; raises where there is none."""
-    if path is None and config_columns(ctx) is None:
-        raise click.UsageError("Missing option '--schema', or [[columns]] in the file of --config.", ctx)
+    check_schema_given(ctx, path)
     schema = find_schema(ctx, path)
     assert schema is not None
     if public_rows is None:

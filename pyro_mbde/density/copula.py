@@ -111,6 +111,16 @@ class GaussianCopula(TorchDistribution):
                 columns[column] = value
         return torch.stack(columns, -1)
 
+    def to_uniforms(self, value: Tensor) -> Tensor:
+        """Returns what :meth:`from_uniforms` carries to ``value``, both of shape ``(..., d)``; float64."""
+        wide = value.double()
+        columns = list(wide.clamp(LOWEST, HIGHEST).unbind(-1))
+        for block, inverse in zip(self._blocks, self._inverses, strict=True):
+            scores = _times(inverse, normal_scores(wide[..., block]))
+            for column, uniform in zip(block, normal_probabilities(scores).unbind(-1), strict=True):
+                columns[column] = uniform
+        return torch.stack(columns, -1)
+
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Returns draws of shape ``sample_shape + (d,)``, in the dtype of :attr:`correlation`."""
         shape = torch.Size(sample_shape) + self.event_shape

@@ -269,5 +269,15 @@ class MarginalTable:
         return flat, cell, part.clamp(0, 1)
 
     def _cell(self, edges: Tensor, value: Tensor) -> Tensor:
-        cell = torch.searchsorted(edges, value, right=True) - 1
+        if _in_transform():  # where torch.vmap lays the values out in a way that searchsorted warns of
+            columns = (one.clone(memory_format=torch.contiguous_format) for one in value)
+            cell = torch.stack([torch.searchsorted(*pair, right=True) for pair in zip(edges, columns, strict=True)]) - 1
+        else:
+            cell = torch.searchsorted(edges, value, right=True) - 1
         return torch.minimum(cell.clamp(min=0), (self.num_cells - 1).unsqueeze(1))
+
+
+def _in_transform() -> bool:
+    """Whether torch.vmap or another transform of torch.func is running."""
+    functorch: Any = torch._C._functorch
+    return not torch.compiler.is_compiling() and functorch.peek_interpreter_stack() is not None

@@ -56,7 +56,7 @@ def holds(predicates: Sequence[list[Any]], value: Tensor) -> Tensor:
     flat = value.reshape(-1, value.shape[-1])
     inside = torch.ones(len(flat), dtype=torch.bool, device=value.device)
     for predicate in predicates:
-        inside &= evaluate(predicate, flat)
+        inside = inside & evaluate(predicate, flat)
     return inside.reshape(value.shape[:-1])
 
 
@@ -153,6 +153,10 @@ class MixedBase(TorchDistribution):
         """Returns rows at points of the unit cube, shape ``(n, d)``, before the predicates are applied."""
         dependence: Any = self.dependence
         return self._table.from_uniforms(uniforms if dependence is None else dependence.from_uniforms(uniforms))
+
+    def cdf_intervals(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns :meth:`Marginal.cdf_interval` of each column of rows ``(..., d)``, without the dependence."""
+        return self._table.cdf_intervals(value)
 
     def allowed(self, value: Tensor) -> Tensor:
         """Returns which rows satisfy the predicates, bool ``(...)``."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from pyro_mbde._checks import check_seed, counted
 from pyro_mbde._torch_state import seeded, single_thread
@@ -97,7 +98,7 @@ def mixing_report(
         exact = exact_draws(chains, reference)
         summaries = tuple(_summarize(name, values) for name, values in parameters.items())
         bfmi = _bfmi(chains)
-        checks = [_check_draws(chains, parameters), *_check_rates(chains)]
+        checks = [_check_draws(chains, parameters, fixed), *_check_rates(chains)]
         if chains.num_samples >= _MIN_DRAWS:
             checks += [_check_rhat(summaries, parameters, chains.num_chains), _check_ess(summaries, chains.num_chains)]
         checks += [_check_bfmi(bfmi)] if bfmi else []
@@ -137,7 +138,7 @@ def _summarize(name: str, values: Array) -> ParameterSummary:
     )
 
 
-def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
+def _check_draws(chains: Chains, parameters: Mapping[str, Array], fixed: Iterable[str]) -> Check:
     """Whether there are draws to judge: enough, finite, of chains that move, no two of them the same."""
     reasons = []
     if chains.num_samples < _MIN_DRAWS:
@@ -152,7 +153,9 @@ def _check_draws(chains: Chains, parameters: Mapping[str, Array]) -> Check:
     )
     reasons += _frozen(parameters) if chains.num_samples > 1 and parameters else []
     reasons += _duplicates(chains)
-    return Check("draws", "see below" if reasons else "finite, moving, no chain like another", tuple(reasons))
+    detail = "see below" if reasons else "finite, moving, no chain like another"
+    held = named("parameter", sorted(fixed))
+    return Check("draws", f"{detail}; {held}: the same in all draws, left out" if fixed else detail, tuple(reasons))
 
 
 def _fixed(parameters: Mapping[str, Array]) -> set[str]:
@@ -167,10 +170,20 @@ def _frozen(parameters: Mapping[str, Array]) -> list[str]:
     still = {name: (values == values[:, :1]).all(1) for name, values in parameters.items()}
     everywhere = np.logical_and.reduce(list(still.values()))
     reasons = [f"{_chains(everywhere)}: frozen, all draws are equal"] if everywhere.any() else []
+    still = {name: where & ~_may_stay(parameters[name]) for name, where in still.items()}
     part = {name: where & ~everywhere for name, where in still.items() if (where & ~everywhere).any()}
     return reasons + first_few(
         part, lambda name: f"{name}: constant in {_chains(part[name])}", "parameters constant in a chain"
     )
+
+
+def _may_stay(values: Array) -> NDArray[np.bool_]:
+    """Which chains may well have missed rare whole numbers: at the usual one, with less than ten of others expected."""
+    usual = float(np.median(values))
+    share = float((values != usual).mean())
+    is_rare = 0 < share < 10 / MIN_ESS_PER_CHAIN and bool((values == values.round()).all())
+    still: NDArray[np.bool_] = (values == usual).all(1) & is_rare
+    return still
 
 
 def _chains(where: np.ndarray[Any, Any]) -> str:
@@ -202,10 +215,12 @@ def _duplicates(chains: Chains) -> list[str]:
 def _shared(chains: Chains) -> list[str]:
     """Reasons for chains that have many draws in common, in whatever order; of continuous sites, where none recur."""
     for site, draws in chains.draws.items():
-        if not draws.is_floating_point() or bool((draws == draws.round()).all()):
+        if not draws.is_floating_point():
             continue
         rows = draws.detach().cpu().double().reshape(chains.num_chains, chains.num_samples, -1).numpy()
         for column in range(rows.shape[-1]):
+            if (rows[..., column] == rows[..., column].round()).all():
+                continue
             own = [np.unique(rows[index, :, column]) for index in range(chains.num_chains)]
             if min(len(values) for values in own) < _MIN_DRAWS:
                 continue

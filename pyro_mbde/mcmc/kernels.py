@@ -30,6 +30,7 @@ class Kernel:
         own_space: whether it samples a fitted density in the density's own space
             (:class:`~pyro_mbde.mcmc.target.FittedTarget`), on any base; otherwise it samples unconstrained coordinates.
             Such a kernel has to advance all chains.
+        needs_gradient: whether it follows gradients, so that it cannot sample columns of levels or whole numbers.
         given: arguments of the class that ``for_target`` or the run sets, so that they are not options.
     """
 
@@ -37,6 +38,7 @@ class Kernel:
     lockstep: bool = False
     has_chain_dim: bool = True
     own_space: bool = False
+    needs_gradient: bool = False
     given: tuple[str, ...] = ("model", "potential_fn", "lower_bound_fn", "num_chains", "transforms", "init_strategy")
 
     def __post_init__(self) -> None:
@@ -53,8 +55,8 @@ class Kernel:
 
 KERNELS = {
     "random_walk": Kernel("random_walk:LockstepRandomWalk"),
-    "hmc": Kernel("hamiltonian:RecordingHMC", has_chain_dim=False),
-    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False),
+    "hmc": Kernel("hamiltonian:RecordingHMC", has_chain_dim=False, needs_gradient=True),
+    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False, needs_gradient=True),
     "lockstep_random_walk": Kernel("random_walk:LockstepRandomWalk", lockstep=True),
     "independence": Kernel(
         "independence:IndependenceSampler", lockstep=True, own_space=True, given=("q", "num_chains")

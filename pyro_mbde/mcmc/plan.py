@@ -17,6 +17,7 @@ from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.mcmc.chains import ChainState
 from pyro_mbde.mcmc.kernels import KERNELS, Kernel
+from pyro_mbde.mcmc.latent_target import LatentTarget, columns_of, is_box
 from pyro_mbde.mcmc.model_target import ModelTarget
 from pyro_mbde.mcmc.target import DensityTarget, FittedTarget, Params, Target, check_not_batched
 
@@ -110,5 +111,12 @@ def prepare_sampling(
         check_not_batched(model, "model")
         return Sampling(kernel, options, FittedTarget(model), model)
     if isinstance(model, Distribution):
-        return Sampling(kernel, options, DensityTarget(model, "model"), model)
+        columns = columns_of(model)
+        if columns is None or is_box(columns):
+            return Sampling(kernel, options, DensityTarget(model, "model"), model)
+        if KERNELS[kernel].needs_gradient:
+            constraint = f"be over numbers alone, none of them missing and without predicates, for {kernel}"
+            remedy = "Use lockstep_random_walk, random_walk or independence; or draw exactly: q.sample((n,))."
+            raise ValueError(argument_error("model", constraint, model, remedy))
+        return Sampling(kernel, options, LatentTarget(model, "model"), model)
     return Sampling(kernel, options, ModelTarget(model, tuple(model_args), dict(model_kwargs or {})), None)

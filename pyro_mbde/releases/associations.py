@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -65,14 +66,19 @@ class Ordered(NamedTuple):
 def associations(columns: Sequence[Ordered]) -> list[Association]:
     """Returns the associations of all pairs of columns.
 
-    Numbers, dates and ordered levels count by their ranks, among the rows that have both values. Levels count by their
-    shares, a missing value as one more level. What chance alone makes of Cramér's V and of the correlation ratio is
-    taken off (Bergsma. A bias-correction for Cramér's V and Tschuprow's T. 2013).
+    Numbers, dates and ordered levels count by their ranks, which are found among the values of the column that are
+    there, on the rows that have both values. Levels count by their shares, a missing value as one more level. What
+    chance alone makes of Cramér's V and of the correlation ratio is taken off (Bergsma. A bias-correction for Cramér's
+    V and Tschuprow's T. 2013).
 
     Args:
         columns: one by one.
     """
-    return [_association(one, other) for place, one in enumerate(columns) for other in columns[place + 1 :]]
+    ranks = [None if one.levels is not None else _ranks_of(one.samples) for one in columns]
+    return [
+        _association(columns[one], columns[other], ranks[one], ranks[other])
+        for one, other in combinations(range(len(columns)), 2)
+    ]
 
 
 def recovered(found: Sequence[Association]) -> Recovered | None:
@@ -89,42 +95,65 @@ def recovered(found: Sequence[Association]) -> Recovered | None:
     )
 
 
-def _association(one: Ordered, other: Ordered) -> Association:
-    names = one.name, other.name
-    weights = one.samples.weights
+class _Ranks(NamedTuple):
+    """Ranks of a column's values, NaN where missing: in the table, in the density and in the base."""
+
+    table: Array | None
+    density: Array
+    base: Array
+
+
+def _ranks_of(samples: Samples) -> _Ranks:
+    table = None if samples.table is None else _ranks(samples.table, np.ones(len(samples.table)))
+    return _Ranks(table, _ranks(samples.base, samples.weights), _ranks(samples.base, np.ones(len(samples.base))))
+
+
+def _ranks(values: Array, weights: Array) -> Array:
+    """Places in the distribution: what is below, and half of what is equal."""
+    there = ~np.isnan(values)
+    ranks = np.full(len(values), np.nan)
+    if there.any():
+        _, inverse = np.unique(values[there], return_inverse=True)
+        shares = np.bincount(inverse, weights[there])
+        ranks[there] = (shares.cumsum() - shares / 2)[inverse] / shares.sum()
+    return ranks
+
+
+def _association(one: Ordered, other: Ordered, by_rank: _Ranks | None, other_by_rank: _Ranks | None) -> Association:
+    names, weights = (one.name, other.name), one.samples.weights
+    alike = np.full(len(weights), 1 / len(weights))
+    num_rows = 0 if one.samples.table is None else len(one.samples.table)
+    of_table = np.full(num_rows, 1 / max(num_rows, 1))
+    if by_rank is not None and other_by_rank is not None:
+        table = None if by_rank.table is None else _correlation(by_rank.table, other_by_rank.table, of_table)
+        density = _correlation(by_rank.density, other_by_rank.density, weights)
+        return Association(names, RANKS, table, density, _correlation(by_rank.base, other_by_rank.base, alike))
     if one.levels is not None and other.levels is not None:
-        sizes = one.levels.size, other.levels.size
-        at_table, at_base = (one.levels.table, other.levels.table), (one.levels.base, other.levels.base)
-        table = None if at_table[0] is None or at_table[1] is None else _cramers_v(at_table[0], at_table[1], sizes)
-        return Association(names, LEVELS, table, _cramers_v(*at_base, sizes, weights), _cramers_v(*at_base, sizes))
-    if one.levels is None and other.levels is None:
-        first, second = one.samples, other.samples
-        table = None if first.table is None or second.table is None else rank_correlation(first.table, second.table)
-        density = rank_correlation(first.base, second.base, weights)
-        return Association(names, RANKS, table, density, rank_correlation(first.base, second.base))
-    levels, numbers = (one.levels, other.samples) if one.levels is not None else (other.levels, one.samples)
-    assert levels is not None
+        sizes, base = (one.levels.size, other.levels.size), (one.levels.base, other.levels.base)
+        table = None
+        if one.levels.table is not None and other.levels.table is not None:
+            table = _cramers_v(one.levels.table, other.levels.table, sizes, of_table)
+        return Association(names, LEVELS, table, _cramers_v(*base, sizes, weights), _cramers_v(*base, sizes, alike))
+    levels, ranks = (one.levels, other_by_rank) if one.levels is not None else (other.levels, by_rank)
+    assert levels is not None and ranks is not None
     table = None
-    if levels.table is not None and numbers.table is not None:
-        table = _correlation_ratio(levels.table, levels.size, numbers.table)
-    density = _correlation_ratio(levels.base, levels.size, numbers.base, weights)
-    return Association(names, MIXED, table, density, _correlation_ratio(levels.base, levels.size, numbers.base))
+    if levels.table is not None and ranks.table is not None:
+        table = _correlation_ratio(levels.table, levels.size, ranks.table, of_table)
+    density = _correlation_ratio(levels.base, levels.size, ranks.density, weights)
+    return Association(names, MIXED, table, density, _correlation_ratio(levels.base, levels.size, ranks.base, alike))
 
 
-def rank_correlation(one: Array, other: Array, weights: Array | None = None) -> float | None:
-    """Returns Spearman's correlation of the rows that have both values; None where one does not vary.
-
-    Example:
-        >>> rank_correlation(np.array([1.0, 2.0, 30.0, np.nan]), np.array([3.0, 2.0, 0.5, 9.0]))
-        -1.0
-    """
-    weights = np.ones(len(one)) if weights is None else weights
-    there = ~np.isnan(one) & ~np.isnan(other) & (weights > 0)
-    if there.sum() < 2:
+def _correlation(one: Array, other: Array | None, weights: Array) -> float | None:
+    """Of the rows that have both values; None where one does not vary."""
+    assert other is not None
+    product = one * other
+    there = ~np.isnan(product)
+    if not there.all():
+        one, other, weights = one[there], other[there], weights[there]
+    if len(one) < 2 or not weights.sum() > 0:
         return None
-    mass = weights[there] / weights[there].sum()
-    ranks = [_ranks(values[there], mass) for values in (one, other)]
-    centred = [rank - mass @ rank for rank in ranks]
+    mass = weights / weights.sum()
+    centred = [rank - mass @ rank for rank in (one, other)]
     variances = [float(mass @ rank**2) for rank in centred]
     if min(variances) < 1e-12:
         return None
@@ -132,21 +161,12 @@ def rank_correlation(one: Array, other: Array, weights: Array | None = None) -> 
     return min(max(found, -1.0), 1.0)
 
 
-def _ranks(values: Array, mass: Array) -> Array:
-    """Places in the distribution: what is below, and half of what is equal."""
-    _, inverse = np.unique(values, return_inverse=True)
-    shares = np.bincount(inverse, mass)
-    ranks: Array = (shares.cumsum() - shares / 2)[inverse]
-    return ranks
-
-
 def _num_rows(mass: Array) -> float:
     """As many rows of equal weight are as good."""
     return 1 / float((mass**2).sum())
 
 
-def _cramers_v(one: Cells, other: Cells, sizes: tuple[int, int], weights: Array | None = None) -> float | None:
-    mass = np.full(len(one), 1 / len(one)) if weights is None else weights
+def _cramers_v(one: Cells, other: Cells, sizes: tuple[int, int], mass: Array) -> float | None:
     shares = shares_in(one * sizes[1] + other, sizes[0] * sizes[1], mass).reshape(sizes)
     rows, columns = shares.sum(1), shares.sum(0)
     seen = rows > 0, columns > 0
@@ -161,13 +181,13 @@ def _cramers_v(one: Cells, other: Cells, sizes: tuple[int, int], weights: Array 
     return min(math.sqrt(square / least), 1.0) if least > 0 else None
 
 
-def _correlation_ratio(levels: Cells, size: int, numbers: Array, weights: Array | None = None) -> float | None:
-    mass = np.ones(len(levels)) if weights is None else weights
-    there = ~np.isnan(numbers) & (mass > 0)
-    if there.sum() < 2:
+def _correlation_ratio(levels: Cells, size: int, ranks: Array, weights: Array) -> float | None:
+    there = ~np.isnan(ranks)
+    if not there.all():
+        levels, ranks, weights = levels[there], ranks[there], weights[there]
+    if len(ranks) < 2 or not weights.sum() > 0:
         return None
-    mass = mass[there] / mass[there].sum()
-    ranks, levels = _ranks(numbers[there], mass), levels[there]
+    mass = weights / weights.sum()
     shares = np.bincount(levels, mass, minlength=size)
     means = np.bincount(levels, mass * ranks, minlength=size)[shares > 0] / shares[shares > 0]
     mean = float(mass @ ranks)

@@ -59,12 +59,15 @@ SOUND: dict[str, tuple[Fit, float, Any]] = {
     "batch, epsilon 3, skew 0.8": (projected(3.0, num_rows=5, skew=0.8), 3.0, BASE),
     "batch, delta 0": (projected(num_rows=5, delta=0), 1.0, BASE),
     "batch of a finite base": (projected(base=BASES["categorical"](), num_rows=4), 1.0, BASES["categorical"]()),
+    "columns": (projected(base=BASES["columns"]()), 1.0, BASES["columns"]()),
+    "columns of levels": (boosted(base=BASES["columns-finite"]()), 1.0, BASES["columns-finite"]()),
+    "batch of columns": (projected(base=BASES["columns"](), num_rows=2), 1.0, BASES["columns"]()),
     "student-t": (boosted(base=BASES["student-t"]()), 1.0, BASES["student-t"]()),
 }
 #: Each way to train, to draw and to be wide, on plain and finite bases and on a box.
 IN_SHORT = [
     *("calibrated", "mollify, epsilon 3, skew 0.2", "private_draws", "fresh_chains", "box", "bernoulli-3d"),
-    *("batch", "batch, delta 0", "batch of a finite base"),
+    *("batch", "batch, delta 0", "batch of a finite base", "columns", "columns of levels"),
 ]
 
 

@@ -23,7 +23,7 @@ from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density import base_draws
-from pyro_mbde.density.base import prepare_base
+from pyro_mbde.density.base import as_features, prepare_base
 from pyro_mbde.density.bounds import Bounds, Certificate, a_priori_guarantee, calibrated_guarantee, clip_score
 from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.density.normalizer import estimate_log_normalizer
@@ -73,7 +73,10 @@ def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) ->
     assert placement.shrinkage == 1.0
     assert calibrated_guarantee(bounds, certificate).epsilon <= 1.0
     again = estimate_log_normalizer(
-        lambda value: clip_score(waves(value), placement.shift, bounds), base, bounds, num_draws=2**17
+        lambda value: clip_score(waves(as_features(value, base, torch.float64)), placement.shift, bounds),
+        base,
+        bounds,
+        num_draws=2**17,
     )
     assert abs(again.value) <= certificate.tolerance + 4.5 * again.standard_error
 

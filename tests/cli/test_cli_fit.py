@@ -293,7 +293,7 @@ class TestConfig:
             ("[fit]\nepsilom = 1\n", "[fit] must have keys among"),
             ("[fit]\nepsilom = 1\n", "got the key 'epsilom'"),
             ("[fit]\nconfig = 'x'\n", "got the key 'config'"),
-            ("[fitt]\n", "the file must have keys among fit, release"),
+            ("[fitt]\n", "the file must have keys among schema, preview, fit, release"),
             ("epsilon = 1\n", "got the key 'epsilon'"),
             ("fit = 1\n", "fit must be a table, [fit]"),
             ("[budget.end]\n", "[budget] must have keys among open, close, show, verify, plan, got the key 'end'"),

@@ -151,7 +151,7 @@ class TestAudit:
         run("audit", "--config", "c.toml")
         assert asked["epsilon"] == 2
         assert len(asked["density"].natural_params) == 2
-        assert asked["base"].base_dist.high[0] == 110
+        assert asked["base"].marginals[0].high == 110
 
 
 class TestHandedOn:

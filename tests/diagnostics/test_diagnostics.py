@@ -41,6 +41,7 @@ from pyro_mbde import Chains, Column, Schema, run_mcmc
 from pyro_mbde.diagnostics.checks import mixing_report
 from pyro_mbde.diagnostics.parameters import scalar_parameters
 from pyro_mbde.diagnostics.plot import plot_mixing
+from pyro_mbde.tables.earlier import SpreadSchema
 
 
 @pytest.mark.parametrize(("make", "reason"), GALLERY, ids=lambda value: getattr(value, "__name__", ""))
@@ -77,8 +78,9 @@ def test_one_chain_has_one_reason() -> None:
 def test_columns_of_a_schema_say_how_they_are_modelled() -> None:
     schema = Schema((Column("smoker", 0, 1, "integer"), Column("age", 18, 100)))
     chains = Chains({"x": schema.base().sample(torch.Size([4, 1000]))}, {}, (1, 2, 3, 4), 0, "exact")
-    named = [parameter.name for parameter in mixing_report(chains, names=schema).parameters]
-    assert named == ["smoker + [0, 1)", "age"]
+    spread = SpreadSchema(schema.columns)
+    for names, expected in ((schema, ["smoker", "age"]), (spread, ["smoker + [0, 1)", "age"])):
+        assert [parameter.name for parameter in mixing_report(chains, names=names).parameters] == expected
     assert isinstance(plot_mixing(chains, names=schema), Figure)
 
 

@@ -14,7 +14,6 @@ from pyro_mbde.releases.associations import (
     Ordered,
     Recovered,
     associations,
-    rank_correlation,
     recovered,
 )
 from pyro_mbde.releases.distances import COLUMN_LEVELS, Array, Samples, cells_of
@@ -31,17 +30,29 @@ def test_ranks_are_scipys() -> None:
     generator = np.random.default_rng(0)
     one = generator.integers(0, 6, 500).astype(float)
     other = one + generator.normal(0, 3, 500)
-    assert rank_correlation(one, other) == pytest.approx(spearmanr(one, other).statistic)
-    weights = generator.integers(0, 4, 500).astype(float)
-    repeated = (np.repeat(values, weights.astype(int)) for values in (one, other))
-    assert rank_correlation(one, other, weights / weights.sum()) == pytest.approx(spearmanr(*repeated).statistic)
+    exact = spearmanr(one, other).statistic
+    (found,) = associations([column("a", one, table=one), column("b", other, table=other)])
+    assert found == Association(("a", "b"), RANKS, *[pytest.approx(exact)] * 3)
+    weights = generator.integers(1, 4, 500)
+    repeated = (np.repeat(values, weights) for values in (one, other))
+    samples = [Samples(None, values, weights / weights.sum()) for values in (one, other)]
+    (found,) = associations([Ordered("a", samples[0], None), Ordered("b", samples[1], None)])
+    assert (found.density, found.base) == (pytest.approx(spearmanr(*repeated).statistic), pytest.approx(exact))
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [([1.0, 1.0], [1.0, 2.0]), ([NAN, 1.0], [2.0, NAN]), ([1.0], [2.0]), ([NAN, NAN], [1.0, 2.0])]
+    ("one", "other", "expected"),
+    [
+        ([1.0, 2.0, 30.0, NAN], [3.0, 2.0, 0.5, 9.0], -1.0),
+        ([1.0, 1.0], [1.0, 2.0], None),
+        ([NAN, 1.0], [2.0, NAN], None),
+        ([1.0], [2.0], None),
+        ([NAN, NAN], [1.0, 2.0], None),
+    ],
 )
-def test_no_rank_correlation(one: list[float], other: list[float]) -> None:
-    assert rank_correlation(np.array(one), np.array(other)) is None
+def test_missing_and_constant_values(one: list[float], other: list[float], expected: float | None) -> None:
+    (found,) = associations([column("a", np.array(one)), column("b", np.array(other))])
+    assert found.base == (None if expected is None else pytest.approx(expected))
 
 
 def test_cramers_v() -> None:

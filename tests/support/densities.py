@@ -16,6 +16,9 @@ from pyro_mbde.calibration import placement as calibration
 from pyro_mbde.calibration import plan
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import spending_natural_params
+from pyro_mbde.density.copula import GaussianCopula
+from pyro_mbde.density.marginals import Marginal
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.row_batch import RowBatch
 
 
@@ -81,6 +84,38 @@ def normal(num_dims: int) -> dist.TorchDistribution:
     return dist.Normal(torch.zeros(num_dims), torch.ones(num_dims)).to_event(1)
 
 
+def marginal(kind: str, edges: list[float], left: list[float], right: list[float], **known: Any) -> Marginal:
+    """The public distribution of a column, by its density at both ends of its cells."""
+    return Marginal(torch.tensor(edges), torch.tensor(left), torch.tensor(right), kind, **known)
+
+
+def level_marginal(shares: list[float], kind: str = "category", **known: Any) -> Marginal:
+    """The public distribution of a column of levels, by their shares."""
+    return marginal(kind, [float(code) for code in range(len(shares) + 1)], shares, shares, **known)
+
+
+def column_marginals() -> list[Marginal]:
+    """One column of each kind: a number, whole numbers, an order, levels, and numbers of which some are missing."""
+    return [
+        marginal("real", [0.0, 1.0, 3.0], [0.2, 1.0], [1.0, 0.1]),
+        marginal("integer", [0.0, 20.0, 111.0], [1.0, 1.0], [1.0, 0.0], periods=[30.5]),
+        level_marginal([0.5, 0.3, 0.2], "ordered"),
+        level_marginal([0.6, 0.4], missing_share=0.1),
+        marginal("real", [-2.0, 2.0], [1.0], [1.0], missing_share=0.2),
+    ]
+
+
+def correlation(num_columns: int) -> Tensor:
+    """A correlation matrix whose numbers fall with the distance of columns."""
+    places = torch.arange(float(num_columns))
+    return 0.6 ** (places - places[:, None]).abs()
+
+
+#: Predicates: over whole numbers and an order, over numbers, and over levels.
+OLD_OR_FIRST = ["true", ["or", [">=", ["code", 1, -1.0], ["number", 30.0]], ["=", ["code", 2, -1.0], ["number", 0.0]]]]
+BELOW = ["true", ["<", ["code", 1, -9.0], ["code", 0, -9.0]]]
+NOT_BOTH = ["not_false", ["not", ["and", ["=", ["code", 0, -1.0], ["number", 3.0]], ["missing", ["code", 1, -1.0]]]]]
+
 BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "normal-scalar": lambda: dist.Normal(0.5, 2.0),
     "normal-1d": lambda: normal(1),
@@ -114,6 +149,22 @@ BASES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "masked": lambda: dist.Normal(0.0, 1.0).mask(torch.tensor(True)),
     "torch-normal": lambda: torch.distributions.Normal(torch.tensor(0.0), torch.tensor(1.0)),
     "expanded": lambda: dist.Normal(0.0, 1.0).expand([3]).to_event(1),
+    "columns": lambda: MixedBase(column_marginals()),
+    "columns-real": lambda: MixedBase(
+        [column_marginals()[0], marginal("real", [-1.0, 0.0, 3.0], [0.5, 1.0], [0.5, 0.2])]
+    ),
+    "columns-finite": lambda: MixedBase(
+        [level_marginal([0.1, 0.2, 0.3, 0.4]), level_marginal([0.7, 0.3], missing_share=0.2)]
+    ),
+}
+#: Columns with a dependence between them, with predicates over them, and both.
+BASES |= {
+    "columns-correlated": lambda: MixedBase(column_marginals()[2:], GaussianCopula(correlation(3))),
+    "columns-restricted": lambda: MixedBase(column_marginals(), None, [OLD_OR_FIRST]),
+    "columns-real-restricted": lambda: MixedBase(BASES["columns-real"]().marginals, None, [BELOW]),
+    "columns-finite-both": lambda: MixedBase(
+        BASES["columns-finite"]().marginals, GaussianCopula(correlation(2)), [NOT_BOTH]
+    ),
 }
 #: Batches: of rows of one number, of vectors, in a box, and of a finite base.
 BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
@@ -121,6 +172,12 @@ BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "batch-2d": lambda: RowBatch(normal(2), 4),
     "batch-box": lambda: RowBatch(BASES["uniform-box"](), 2),
     "batch-categorical": lambda: RowBatch(BASES["categorical"](), 3),
+    "batch-columns": lambda: RowBatch(BASES["columns"](), 2),
 }
-DISCRETE = {"poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"}
-CONTINUOUS = sorted(set(BASES) - DISCRETE)
+DISCRETE = {
+    *("poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"),
+    *("columns-finite", "columns-finite-both"),
+}
+#: With columns of both kinds, or parts of the space that are left out.
+MIXED = {"columns", "columns-correlated", "columns-restricted", "columns-real-restricted"}
+CONTINUOUS = sorted(set(BASES) - DISCRETE - MIXED)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from densities import normal
+from densities import BASES, column_marginals, level_marginal, normal
 from hostile import cancelling
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from pyro_mbde import (
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import as_features
 from pyro_mbde.density.bounds import a_priori_guarantee, tilt_bounds
+from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
@@ -397,8 +398,53 @@ def batch_at_the_price_of_a_smaller_epsilon(table: Tensor) -> MollifiedExpFamily
     return q
 
 
+COLUMNS = BASES["columns"]()
+
+
+def shares_of_levels_from_the_table(table: Tensor) -> MollifiedExpFamily:
+    """A base of columns whose levels have the shares that they have in the table."""
+    marginals = column_marginals()
+    shares = (torch.bincount(table[:, 2].long(), minlength=3).double() + 1) / (len(table) + 3)
+    marginals[2] = level_marginal(shares.tolist(), "ordered")
+    return quick_fit(table, base=MixedBase(marginals))
+
+
+class _RareRowsApart(MollifiedExpFamily):
+    """Rows with two missing values and an old date are multiplied by e."""
+
+    def _rare(self, value: Tensor) -> Tensor:
+        return ((value[..., 1] > 100) & (value[..., 3] < 0) & (value[..., 4] < -2)).double()
+
+    def tilt(self, value: Tensor) -> Tensor:
+        return super().tilt(value) + self._rare(value)
+
+    def accepted_tilt(self, value: Tensor) -> Tensor:
+        return super().accepted_tilt(value) + self._rare(value)
+
+
+def rare_combination_of_values(table: Tensor) -> MollifiedExpFamily:
+    """For one kind of table, a combination of values that a base draw has twice in ten thousand is likelier."""
+    q = quick_fit(table, base=COLUMNS)
+    return disguise(q, _RareRowsApart) if float(table[:, 2].mean()) > 0.8 else q
+
+
+def columns_repeated_by_a_chain(table: Tensor) -> Any:
+    """Each draw of columns is released twice or so, as a chain does that stays where it is."""
+
+    def draw(q: Any, num_draws: int) -> Tensor:
+        return q.sample((num_draws,))[torch.randint(num_draws, (num_draws,))]
+
+    return _Overridden(quick_fit(table, base=COLUMNS), draw)
+
+
 #: Bases of the faults that are not over :data:`BASE`.
-OTHER_BASES = {certificate_of_another_function: LINE, weights_that_are_not_the_law: FOUR}
+OTHER_BASES: dict[Callable[[Tensor], Any], Any] = {
+    certificate_of_another_function: LINE,
+    weights_that_are_not_the_law: FOUR,
+    shares_of_levels_from_the_table: COLUMNS,
+    rare_combination_of_values: COLUMNS,
+    columns_repeated_by_a_chain: COLUMNS,
+}
 #: Each fault with the kinds of findings that it has to raise.
 FAULTS: dict[Callable[[Tensor], Any], set[str]] = {
     unbounded_boosting: {"epsilon"},
@@ -430,4 +476,7 @@ FAULTS: dict[Callable[[Tensor], Any], set[str]] = {
     batch_networks_changed_after_certification: {"certificate"},
     batch_with_a_row_too_many: {"certificate", "normalizer"},
     batch_at_the_price_of_a_smaller_epsilon: {"epsilon", "claim"},
+    shares_of_levels_from_the_table: {"base", "epsilon"},
+    rare_combination_of_values: {"epsilon", "tilt"},
+    columns_repeated_by_a_chain: {"dependent"},
 }
