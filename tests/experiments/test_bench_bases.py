@@ -86,6 +86,7 @@ def test_correlations_follow_weights() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Notes on the table:UserWarning")  # some rows do not meet the constraints
 def test_knowledge_pays(tmp_path: Path) -> None:
     path = tmp_path / "records.json"
     words = ["bases", "--table", "medical", "--records", str(path), "--quick"]
