@@ -27,8 +27,9 @@ _NUM_RIDGES, _NUM_STEPS, _BATCH_SIZE, _LEARNING_RATE = 128, 500, 512, 0.02
 _WARMUP_STEPS = 20
 #: Points whose ridges are computed at once.
 _CHUNK_POINTS = 4096
-#: Points are held off the faces of the cube by this: half of the distance between the numbers that coordinates can be.
-_EDGE = 2.0**-54
+#: Coordinates are held off 0 and 1, whose normal scores are infinite. They are multiples of 2^-53; in float32, in which
+#: those of held draws are kept, one can be 1.
+_LEAST_COORDINATE, _LARGEST_COORDINATE = 2.0**-54, 1 - 2.0**-53
 
 
 class Control(ABC):
@@ -141,7 +142,7 @@ class Ridges(Control):
         """Returns g, in float64, so that rounding does not move its mean."""
         parts = [
             torch.addmm(self._biases, _normal_scores(part), self._weights).clamp(-1, 1) @ self._heights
-            for part in points.split(_CHUNK_POINTS)
+            for part in torch.split(points, _CHUNK_POINTS)
         ]
         return torch.cat(parts) + self._constant
 
@@ -161,13 +162,15 @@ def mean_of_clipped(mean: Tensor, deviation: Tensor) -> Tensor:
     def positive_part(location: Tensor) -> Tensor:
         ratio = location / deviation.clamp(min=torch.finfo(deviation.dtype).tiny)
         density = (-ratio.square() / 2).exp() / math.sqrt(2 * math.pi)
-        return deviation * density + location * torch.special.ndtr(ratio)
+        chance: Tensor = torch.special.ndtr(ratio)
+        return deviation * density + location * chance
 
     return positive_part(mean + 1) - positive_part(mean - 1) - 1
 
 
 def _normal_scores(points: Tensor) -> Tensor:
-    return torch.special.ndtri(points.double().clamp(_EDGE, 1 - _EDGE))
+    scores: Tensor = torch.special.ndtri(points.double().clamp(_LEAST_COORDINATE, _LARGEST_COORDINATE))
+    return scores
 
 
 def best_control(

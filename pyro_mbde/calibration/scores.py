@@ -123,7 +123,8 @@ class SampledScores(NamedTuple):
         centred = values - values.mean(1, keepdim=True)
         variance = centred.square().mean(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
         weights = 1 + (mean - values.mean(1, keepdim=True)) * centred / variance
-        return self._replace(log_weights=weights.clamp(min=_LEAST_WEIGHT).log())
+        weights = weights.clamp(min=_LEAST_WEIGHT)
+        return self._replace(log_weights=(weights / weights.mean(1, keepdim=True)).log())
 
     def pooled(self, fresh: SampledScores, shift: float, bounds: Bounds) -> SampledScores:
         """Returns these quasi-random draws and fresh ones, each set weighted by how well it knows phi at a shift.
@@ -141,9 +142,8 @@ class SampledScores(NamedTuple):
         num_quasi, num_fresh = self.scores.shape[1], fresh.scores.shape[1]
         total = quasi_variance + fresh_variance
         quasi_share = fresh_variance / total if total else num_quasi / (num_quasi + num_fresh)
-        weights = [
-            draws.log_weights.expand_as(draws.scores)
-            + math.log(max(share, _LEAST_WEIGHT) * (num_quasi + num_fresh) / size)
-            for draws, share, size in ((self, quasi_share, num_quasi), (fresh, 1 - quasi_share, num_fresh))
-        ]
+        weights = []
+        for draws, share, size in ((self, quasi_share, num_quasi), (fresh, 1 - quasi_share, num_fresh)):
+            factor = math.log(share * (num_quasi + num_fresh) / size) if share else -math.inf
+            weights.append(draws.log_weights.expand_as(draws.scores) + factor)
         return self.joined(fresh)._replace(log_weights=torch.cat(weights, 1))

@@ -254,11 +254,11 @@ def fit_command(
         raise click.UsageError("Missing option '--output'.", ctx)
     assert recipe is not None  # else its options would have said so
     check_output(ctx, output, force=force)
+    columns, base = find_base(ctx, console, schema, public_rows, dependence)
     from pyro_mbde._checks import counted
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
 
-    columns, base = find_base(ctx, console, schema, public_rows, dependence)
     train = recipe.trainer(base, seed=seed, progress=console.progress)
     rows = columns.to_tensor(read_table(table, **csv_format))
     model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})

@@ -103,10 +103,11 @@ def release(
     removed, and nothing is overwritten.
 
     Privacy:
-        Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, schema, bounds,
-        columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where they are
-        given. (The base of a posterior reveals its observations, which must be public.) Nothing on it comes from what
-        was fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger alone.
+        Rows and card are for release. On the card are guarantee, cost, account and what is left of it, base, schema,
+        bounds, columns and their public ranges, how the rows were drawn, the date, and ``purpose`` and ``who`` where
+        they are given. (The base of a posterior reveals its observations, which must be public.) Nothing on it comes
+        from what was fitted: for two tables, the same call gives the same card. The fingerprint goes into the ledger
+        alone.
         Whether the call succeeds depends on public numbers. How many rows to draw, how often, and whether to release at
         all must not be decided by looking at the density or the rows.
 

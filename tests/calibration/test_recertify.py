@@ -68,7 +68,7 @@ def test_no_new_certificate_where_draws_can_prove_none(certificate: Certificate)
 
 def test_no_new_certificate_for_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: what float32 cancels float64 keeps, so that the certificate does not carry over."""
-    monkeypatch.setattr(calibration, "_SECOND", 2**18)
+    monkeypatch.setattr(calibration, "_MAX_FRESH_DRAWS", 2**18)
     for sign in (1.0, -1.0):
         networks = cancelling(sign)
         with torch.no_grad():  # what survives one way or the other in float32, together

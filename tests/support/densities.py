@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,10 @@ def make_batch(
 
 def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) -> None:
     """Multiplies all numbers of draws that certificates rest on; a sixteenth makes tolerances four times as wide."""
-    monkeypatch.setattr(plan, "_DRAWS_PLANNED", int(scale * plan._DRAWS_PLANNED))
-    for number in ("_FIRST_QUASI_DRAWS", "_MAX_QUASI_DRAWS", "_BLOCK_SIZE", "_FIRST", "_SECOND"):
+    for number in ("_DRAWS_PLANNED", "_MOST_DRAWS_PLANNED"):
+        monkeypatch.setattr(plan, number, int(scale * getattr(plan, number)))
+    monkeypatch.setattr(plan, "_TOLERANCE_SHARE", plan._TOLERANCE_SHARE / math.sqrt(scale))
+    for number in ("_FIRST_QUASI_DRAWS", "_MAX_QUASI_DRAWS", "_MAX_QUASI_DRAWS_OF_BATCHES", "_BLOCK_SIZE"):
         monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
 
 
