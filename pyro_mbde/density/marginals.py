@@ -198,11 +198,8 @@ class MarginalTable:
         self.missing_share = of([one.missing_share for one in marginals])
         self.missing_value = of([one.missing_value for one in marginals])
         self.low, self.high = of([one.low for one in marginals]), of([one.high for one in marginals])
-
-    @property
-    def support(self) -> ColumnSupport:
-        """Values of the columns."""
-        return ColumnSupport(self.low, self.high, self.discrete, self.missing_value, self.missing_share > 0)
+        # Made once: what it looks up in tensors cannot be traced.
+        self.support = ColumnSupport(self.low, self.high, self.discrete, self.missing_value, self.missing_share > 0)
 
     def from_uniforms(self, uniforms: Tensor) -> Tensor:
         """Returns values, in the columns' dtype, at points of the unit cube; both of shape ``(..., d)``."""

@@ -56,7 +56,8 @@ def run_mcmc(
 
     Chains on a density start at draws of its base; chains on a model start at draws of its prior. They are sampled in
     coordinates in which the base, or the prior, has unit scale. Constrained sites are sampled in unconstrained
-    coordinates, so that no mass is lost at an edge. (``independence`` samples in the density's own space.)
+    coordinates, so that no mass is lost at an edge. (``independence`` samples in the density's own space.) Over a base
+    of columns of all kinds the random walks move the normal scores that rows are made from, and rows are returned.
 
     Torch's generators are shared by all threads of a process: run chains in one thread at a time, or seeds will not
     reproduce.
@@ -88,9 +89,9 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: the support is discrete and the kernel cannot sample it; no starting point has a finite energy; or
-            the energy is NaN at a point that is inside the supports and not extremely far from the centre (the message
-            names the site).
+        ValueError: the support is discrete, or restricted by predicates, and the kernel cannot sample it; no starting
+            point has a finite energy; or the energy is NaN at a point that is inside the supports and not extremely far
+            from the centre (the message names the site).
         WorkerError: a worker process was killed.
 
     References:

@@ -9,7 +9,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import make_density, normal
+from densities import BASES, make_density, normal
 from pyro.infer import SVI, Trace_ELBO, TraceGraph_ELBO
 from pyro.infer import autoguide as guides
 from pyro.infer.inspect import generate_graph_specification, get_dependencies, get_model_relations
@@ -167,6 +167,23 @@ def test_graphs_of_log_prob(plane: MollifiedExpFamily) -> None:
     assert torch.equal(graph(value + 1), plane.log_prob(value + 1))
     traced = torch.jit.trace(plane.log_prob, (value,))
     assert torch.equal(traced(value + 1), plane.log_prob(value + 1))
+
+
+@pytest.mark.parametrize("name", ["columns", "columns-real", "columns-finite", "columns-restricted"])
+def test_torch_export_over_columns(name: str) -> None:
+    q = make_density(BASES[name]())
+    q._validate_args = False
+
+    class LogProb(torch.nn.Module):
+        """What is exported must be a module."""
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            return q.log_prob(value)
+
+    value = q.base.sample((7,))
+    value[0, 0] += 1.7  # out of the support
+    exported = torch.export.export(LogProb(), (value,), strict=False)
+    assert torch.equal(exported.module()(value), q.log_prob(value))
 
 
 def test_torch_compile() -> None:
