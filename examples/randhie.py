@@ -106,25 +106,23 @@ def release_rows(schema: Schema, rows: Tensor, epsilon: float, num_rows: int, ou
     )
     drawn = batch.sample(torch.Size([50_000 // num_rows])).reshape(-1, len(schema.columns))
     draw_density_picture(schema, rows, drawn, base.sample(torch.Size([50_000])), batch, output / "density.png")
-    return ratio.mollify(MODEL_EPSILON)
+    return ratio.mollify(MODEL_EPSILON, delta=0)  # nothing is drawn from it: no certificate is needed
 
 
 def run_chains(whole: MollifiedExpFamily, names: list[str], output: Path) -> None:
     """Runs chains on the density of the whole table, and on one of three columns as real numbers, which HMC needs."""
     heading("Chains on the density of all columns")
-    walk = run_mcmc(whole, "lockstep_random_walk", num_samples=3000, warmup_steps=300, num_chains=16, seed=0)
-    click.echo(f"\n{mixing_report(walk, names=names)}")
-    plot_mixing(walk, output / "mixing.png", names=names)
+    proposing_the_base = run_mcmc(whole, "independence", num_samples=1000, warmup_steps=100, num_chains=4, seed=0)
+    click.echo(f"\n{mixing_report(proposing_the_base, names=names)}")
 
-    heading("Chains on three columns as real numbers")
+    heading("Chains on three columns as real numbers, with gradients too")
     real = DensityRatio(public_base()).fit(load_rows()).mollify(MODEL_EPSILON)
-    for kernel, num_samples, num_chains in (
-        ("lockstep_random_walk", 3000, 16),
-        ("hmc", 500, 2),
-        ("independence", 1000, 4),
-    ):
-        chains = run_mcmc(real, kernel, num_samples=num_samples, warmup_steps=200, num_chains=num_chains, seed=0)
-        click.echo(f"\n{mixing_report(chains, names=list(LABELS))}")
+    labels = list(LABELS)
+    walk = run_mcmc(real, "lockstep_random_walk", num_samples=3000, warmup_steps=300, num_chains=16, seed=0)
+    click.echo(f"\n{mixing_report(walk, names=labels)}")
+    plot_mixing(walk, output / "mixing.png", names=labels)
+    hamiltonian = run_mcmc(real, "hmc", num_samples=700, warmup_steps=200, num_chains=2, seed=0)
+    click.echo(f"\n{mixing_report(hamiltonian, names=labels)}")
 
 
 @click.command()

@@ -12,6 +12,8 @@ from pyro_mbde.density.marginals import Marginal, MarginalTable
 
 #: Levels, and values of whole numbers, that get an indicator each, at most; more levels share codes of random signs.
 _MAX_INDICATORS, _MAX_INDICATED_NUMBERS, _CODE_LENGTH = 32, 16, 16
+#: Values of a column whose scores are looked up, at most.
+_MAX_LISTED = 2**16
 #: Deviation of the uniform distribution on [0, 1].
 _UNIFORM_DEVIATION = 1 / math.sqrt(12)
 
@@ -26,15 +28,16 @@ class ColumnFeatures:
 
     Args:
         marginals: of the d columns.
-        table: the same, evaluated together.
     """
 
-    def __init__(self, marginals: Sequence[Marginal], table: MarginalTable) -> None:
-        self._table = table
+    def __init__(self, marginals: Sequence[Marginal]) -> None:
         device = marginals[0].edges.device
-        scored = [index for index, one in enumerate(marginals) if one.kind != "category"]
-        self._scored = torch.tensor(scored, dtype=torch.long, device=device)
-        self._flat = torch.tensor([marginals[index].is_flat for index in scored], dtype=torch.bool, device=device)
+        scored = [(index, one) for index, one in enumerate(marginals) if one.kind != "category"]
+        # Scores of points are looked up, where these are few.
+        listed = [(index, one) for index, one in scored if (one.num_values or math.inf) <= _MAX_LISTED]
+        computed = [(index, one) for index, one in scored if (one.num_values or math.inf) > _MAX_LISTED]
+        self._scores: list[_ListedScores | _ComputedScores] = [_ListedScores(listed)] if listed else []
+        self._scores += [_ComputedScores(computed)] if computed else []
         indicated: list[tuple[int, float]] = []
         periodic: list[tuple[int, float]] = []
         self._codes: list[tuple[int, Tensor]] = []
@@ -61,15 +64,7 @@ class ColumnFeatures:
     def __call__(self, value: Tensor) -> Tensor:
         """Returns the features of rows of shape ``(..., d)``, float64 of shape ``(..., num_features)``."""
         wide = value.double()
-        parts = []
-        if len(self._scored):
-            low, high = self._table.cdf_intervals(value)
-            middle = ((low + high) / 2)[..., self._scored]
-            middle = torch.where(self._table.is_missing(value)[..., self._scored], 0.5, middle)
-            uniform = (middle - 0.5) / _UNIFORM_DEVIATION
-            edge = 1e-9  # of which the normal score is 6
-            normal = torch.special.ndtri(middle.clamp(edge, 1 - edge))
-            parts.append(torch.where(self._flat, uniform, normal))
+        parts = [scores(wide) for scores in self._scores]
         if len(self._indicated):
             parts.append((wide[..., self._indicated] == self._indicated_values).double())
         if len(self._periodic):
@@ -80,6 +75,50 @@ class ColumnFeatures:
             known = (code >= 0) & (code < len(codes))
             parts.append(codes[torch.where(known, code, 0.0).long()] * known.unsqueeze(-1))
         return torch.cat(parts, -1)
+
+
+class _ListedScores:
+    """Scores of whole numbers and ordered levels, one for each value, looked up."""
+
+    def __init__(self, columns: Sequence[tuple[int, Marginal]]) -> None:
+        device = columns[0][1].edges.device
+        self._columns = torch.tensor([index for index, _ in columns], dtype=torch.long, device=device)
+        tables = []
+        for _, one in columns:
+            values = torch.arange(one.low, one.high + 1, dtype=torch.float64, device=device).unsqueeze(-1)
+            tables.append(_place_scores(MarginalTable([one]), values, torch.tensor([one.is_flat], device=device)))
+        sizes = torch.tensor([len(table) for table in tables], device=device)
+        self._first, self._last = sizes.cumsum(0) - sizes, sizes - 1
+        self._low = torch.tensor([one.low for _, one in columns], dtype=torch.float64, device=device)
+        # A missing value is below the range; the table's last entry stands for it.
+        self._table = torch.cat([*(table.squeeze(-1) for table in tables), tables[0].new_zeros(1)])
+
+    def __call__(self, value: Tensor) -> Tensor:
+        place = (value[..., self._columns] - self._low).long()
+        index = torch.where(place < 0, len(self._table) - 1, self._first + torch.minimum(place, self._last))
+        return self._table[index]
+
+
+class _ComputedScores:
+    """Scores of real numbers, and of whole numbers on a wide range."""
+
+    def __init__(self, columns: Sequence[tuple[int, Marginal]]) -> None:
+        device = columns[0][1].edges.device
+        self._columns = torch.tensor([index for index, _ in columns], dtype=torch.long, device=device)
+        self._flat = torch.tensor([one.is_flat for _, one in columns], dtype=torch.bool, device=device)
+        self._marginals = MarginalTable([one for _, one in columns])
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return _place_scores(self._marginals, value[..., self._columns], self._flat)
+
+
+def _place_scores(table: MarginalTable, value: Tensor, flat: Tensor) -> Tensor:
+    """Normal scores of the middle of each value's place, or standardised places; 0 for a missing value."""
+    low, high = table.cdf_intervals(value)
+    middle = torch.where(table.is_missing(value), 0.5, (low + high) / 2)
+    edge = 1e-9  # of which the normal score is 6
+    normal = torch.special.ndtri(middle.clamp(edge, 1 - edge))
+    return torch.where(flat, (middle - 0.5) / _UNIFORM_DEVIATION, normal)
 
 
 def _split(pairs: list[tuple[int, float]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -110,7 +110,7 @@ class MixedBase(TorchDistribution):
             shape = tuple(dependence.event_shape)
             raise ValueError(argument_error("dependence", f"have event shape ({num_columns},)", shape))
         self._table = MarginalTable(self.marginals)
-        self._features = ColumnFeatures(self.marginals, self._table)
+        self._features = ColumnFeatures(self.marginals)
         super().__init__(torch.Size(), torch.Size([num_columns]), validate_args=validate_args)
         if self.predicates and not self.acceptance_rate >= MIN_ACCEPTANCE:
             remedy = "Drop or widen a constraint, or state what is public about its columns."
