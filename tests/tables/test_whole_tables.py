@@ -302,7 +302,9 @@ HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def density_of(base: Any, score: Callable[[Tensor], Tensor], epsilon: float, num_rows: int | None) -> MollifiedExpFamily:
+def density_of(
+    base: Any, score: Callable[[Tensor], Tensor], epsilon: float, num_rows: int | None
+) -> MollifiedExpFamily:
     plan = plan_calibration(base, epsilon, 1e-9, 0.3, num_rows)
     natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
     return Calibrator(base, Scored(score), natural_params, progress=False).density(*plan, num_rows)
@@ -331,9 +333,7 @@ class TestHostileTables:
             tilt = q.accepted_tilt(rows)
             assert q.bounds.low <= float(tilt.min()) and float(tilt.max()) <= q.bounds.high
             laws[score_name] = tilt - (log_weights + tilt).logsumexp(0)
-        reached = {
-            pair: float((laws[pair[0]] - laws[pair[1]]).abs().max()) for pair in itertools.combinations(laws, 2)
-        }
+        reached = {pair: float((laws[pair[0]] - laws[pair[1]]).abs().max()) for pair in itertools.combinations(laws, 2)}
         assert max(reached.values()) <= epsilon * (1 + 1e-9)
         assert reached["high", "low"] >= (0.9 if num_rows is None else 0.7) * epsilon
 
@@ -346,9 +346,7 @@ class TestHostileTables:
         ],
         ids=["few", "a million", "a million in batches"],
     )
-    def test_tilts_stay_in_their_bounds(
-        self, size: int, num_rows: int | None, names: Any, fitted: LogRatio
-    ) -> None:
+    def test_tilts_stay_in_their_bounds(self, size: int, num_rows: int | None, names: Any, fitted: LogRatio) -> None:
         """At a million draws of the base, and at the ends of all columns, missing values among them."""
         base = PATIENTS.base()
         ends = torch.tensor([[one.low, one.high, one.missing_value] for one in base.marginals], dtype=base.dtype)
