@@ -294,7 +294,7 @@ class TestFramesAsPeopleHaveThem:
             self.SIZE: pd.Series([Decimal("170.5"), Decimal("42")], dtype=object),
             "coded": pd.Series([1, "3.0"], dtype=object),
             "smoker": pd.Series(["yes", None], dtype=pd.ArrowDtype(arrow.string())),
-            "seen": pd.to_datetime(["2020-06-01 22:30", "2020-01-01"], utc=True).tz_convert("America/Lima"),
+            "seen": pd.to_datetime(["2020-06-01 22:30", "2020-01-02 00:00"], utc=True).tz_convert("America/Lima"),
             "day": pd.Series([date(2020, 1, 2), None], dtype=pd.ArrowDtype(arrow.date32())),
         }
         frame = pd.concat([pd.DataFrame(cells)] * (num_rows // 2 + 1), ignore_index=True).iloc[:num_rows]
