@@ -319,6 +319,14 @@ class TestFramesAsPeopleHaveThem:
         assert torch.equal(codes[:, points], draws[:, points])
         pd.testing.assert_frame_equal(self.SCHEMA.to_frame(codes), frame)
 
+    def test_a_frame_is_not_taken_for_rows(self) -> None:
+        """Its columns may come in another order and in other units."""
+        frame = self.SCHEMA.to_frame(self.SCHEMA.base().sample((50,)))
+        trainer = DensityRatio(self.SCHEMA.base(), progress=False)
+        for given in (frame, frame[["0"]], frame["0"]):
+            with pytest.raises(TypeError, match=r"rows of the base's schema.*pass schema.to_tensor\(frame\)"):
+                trainer.fit(given)
+
     @pytest.mark.parametrize(
         ("name", "cells", "remedy"),
         [
