@@ -248,20 +248,22 @@ def draws_by_inversion(base: Distribution) -> bool:
     if prepared.finite is not None:
         return True
     with torch.no_grad():
-        return prepared.wide is not None and inverse_draws(prepared.wide, 1, _middle_of_cube) is not None
+        return prepared.wide is not None and inverse_draws(prepared.wide, 1, _fixed_points()) is not None
 
 
 def num_uniforms(base: Distribution | PreparedBase) -> int | None:
     """Returns how many uniform numbers a draw of a base is inverted from; None where draws are not inverted."""
     prepared = PreparedBase.of(base)
     with torch.no_grad():
-        inverted = None if prepared.wide is None else inverse_draws(prepared.wide, 1, _middle_of_cube)
+        inverted = None if prepared.wide is None else inverse_draws(prepared.wide, 1, _fixed_points())
     points = None if inverted is None else inverted[1]
     return None if points is None else points.shape[1]
 
 
-def _middle_of_cube(num_draws: int, num_dims: int) -> Tensor:
-    return torch.full((num_draws, num_dims), 0.5, dtype=torch.float64)
+def _fixed_points() -> Callable[[int, int], Tensor]:
+    """A source of fixed points of the unit cube: ever new ones, since a base may be restricted to part of it."""
+    generator = torch.Generator().manual_seed(0)
+    return lambda num_draws, num_dims: torch.rand(num_draws, num_dims, dtype=torch.float64, generator=generator)
 
 
 @contextmanager

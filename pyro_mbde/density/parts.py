@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import with_gradients
+from pyro_mbde.density import copula, flow_copula  # noqa: F401  # their classes are registered where a file is read
 from pyro_mbde.density.base import convert_base, describe_base, note_schema, noted_schema
 from pyro_mbde.density.bounds import Bounds, Certificate
 from pyro_mbde.density.kinds_of_statistics import describe_statistics, rebuild_statistics

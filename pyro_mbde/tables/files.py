@@ -30,7 +30,8 @@ def read_table(
     """Reads a table from a CSV file with a header, or a Parquet file.
 
     Blanks around the names in a CSV header, and before its cells, are taken off. A row that is shorter than the header
-    has missing values; a longer one is an error.
+    has missing values; a longer one is an error. Cells such as ``None``, ``NA`` or ``null`` are missing, as pandas has
+    it: a level with such a name must be called otherwise in a CSV file.
 
     Privacy:
         Errors tell numbers of columns and of lines, never a value of the table, nor a name: the first line may be a

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_number, counted
+from pyro_mbde.density.predicates import natural_values
 from pyro_mbde.tables.cells import Flags, Numbers, as_floats, not_numbers
 from pyro_mbde.tables.kinds import Kind, Odd, Reading, put
 
@@ -129,11 +130,10 @@ class Real(_Number):
 
     def from_modelled(self, column: Column, values: Numbers) -> Numbers:
         """Numbers rounded, and clipped into the range."""
-        natural = np.expm1(values) if column.scale == "log1p" else values
-        if column.decimals is not None:
-            natural = natural.round(column.decimals)
-        clipped: Numbers = natural.clip(column.low, column.high) + 0.0  # no negative zeros
-        return clipped
+        # The very numbers that constraints are checked on: NumPy's expm1 differs from torch's in the last bit.
+        modelled = torch.from_numpy(np.ascontiguousarray(values))
+        natural: Numbers = natural_values(modelled, column.scale, column.decimals, column.low, column.high).numpy()
+        return natural
 
     def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
         """A column of float64; missing values as NaN."""

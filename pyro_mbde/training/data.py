@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 from torch.utils.data import DataLoader, Dataset
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde.density.base import PreparedBase, as_features
+from pyro_mbde.density.base import PreparedBase, as_features, noted_schema
 from pyro_mbde.training.fallback import warn_owner
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> T
 
     Raises:
         TypeError: ``data`` is of no such kind, or does not hold floating-point numbers (integers fit only a discrete
-            base, or come in a DataFrame).
+            base, or come in a DataFrame); or it is a DataFrame for the base of a schema.
         ValueError: it has the wrong shape, or rows of different lengths.
     """
     if isinstance(data, Distribution):
         with torch.no_grad():
             rows = data.sample(torch.Size([num_samples]))
     elif _is_frame(data):
+        if noted_schema(PreparedBase.of(base).distribution) is not None:
+            remedy = "Its columns have an order and units of the model: pass schema.to_tensor(frame)."
+            raise TypeError(argument_error("data", "be rows of the base's schema", type(data).__name__, remedy))
         rows = _frame_rows(data)
     elif isinstance(data, DataLoader | Dataset):
         rows = _stream_rows(data)

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from pyro_mbde.density import base_draws
 from pyro_mbde.density.base import prepare_base
-from pyro_mbde.density.base_draws import SystemSource, inverse_draws, quasi_draws, system_generator
+from pyro_mbde.density.base_draws import (
+    SystemSource,
+    draws_by_inversion,
+    inverse_draws,
+    num_uniforms,
+    quasi_draws,
+    system_generator,
+)
+from pyro_mbde.density.marginals import Marginal
+from pyro_mbde.density.mixed_base import MixedBase
 
 INVERTED = ["normal-2d", "uniform-box", "multivariate-normal", "log-normal", "logit-normal", "transformed"]
 
@@ -157,3 +166,14 @@ def test_rows_of_bits_do_not_go_on_from_one_another() -> None:
         continued = base.sample((2,))
     assert 120 < int((first != second).sum()) < 280
     assert continued.shape == (2, 400)
+
+
+@pytest.mark.parametrize(
+    "allowed", [[">", ["code", 0, -1.0], ["number", 0.9]], ["<", ["code", 0, -1.0], ["number", 0.1]]]
+)
+def test_how_a_restricted_base_is_drawn_is_found_out_without_its_middle(allowed: list[object]) -> None:
+    """A base is restricted to a part without the middle of the cube: finding out how it is drawn comes to an end."""
+    one = torch.ones(1)
+    base = MixedBase([Marginal(torch.tensor([0.0, 1.0]), one, one)] * 2, None, [["true", allowed]])
+    assert draws_by_inversion(base)
+    assert num_uniforms(base) is None
