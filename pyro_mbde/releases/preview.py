@@ -174,7 +174,9 @@ def _law(cells: pd.Series[Any], kind: str) -> str:
         quantiles: list[Any] = [present.quantile(level) for level in (0.1, 0.5, 0.9)]
         low, middle, high = (moment.strftime("%Y-%m-%d") for moment in quantiles)
     else:
-        low, middle, high = (f"{present.astype(float).quantile(level):.4g}" for level in (0.1, 0.5, 0.9))
+        between: Any = "lower" if kind == "integer" else "linear"
+        numbers = present.astype(float)
+        low, middle, high = (f"{numbers.quantile(level, between):.4g}" for level in (0.1, 0.5, 0.9))
     return f"{low} to {high}, half below {middle}{tail}"
 
 

@@ -65,6 +65,11 @@ def test_columns_are_drawn_as_the_report_draws_them(shown: Preview, tmp_path: Pa
     assert all(f"<!-- {text} -->" in (tmp_path / "base.svg").read_text() for text in ("missing", "2022", "ward"))
 
 
+def test_whole_numbers_are_told_as_whole_numbers() -> None:
+    shown = preview(Schema((Column("visits", 0, 99, kind="integer", scale="log1p"),)))
+    assert "." not in shown.columns[0].law
+
+
 def test_a_column_that_does_not_vary_goes_with_none() -> None:
     schema = Schema((Column("a", 0, 1), Column("b", 5, 5, kind="integer")))
     shown = preview(schema)
