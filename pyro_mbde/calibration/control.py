@@ -35,6 +35,9 @@ _LEAST_COORDINATE, _LARGEST_COORDINATE = 2.0**-54, 1 - 2.0**-53
 class Control(ABC):
     """A bounded function of a point of the unit cube, whose mean under uniform points is known.
 
+    Privacy:
+        It is fitted to the density's scores, and as sensitive: not for release.
+
     Args:
         mean: its mean.
         least: a lower bound.
@@ -52,9 +55,17 @@ class Control(ABC):
 class CellMeans(Control):
     """The average of :math:`e^f` over the held draws in each cell of the cube: for few dimensions.
 
+    Privacy:
+        As sensitive as the density.
+
     Args:
         points: of the held draws, shape ``(n, num_dims)``.
         tilted: :math:`e^f` there, shape ``(n,)``.
+
+    Example:
+        >>> points = torch.tensor([[0.1], [0.6]])
+        >>> CellMeans(points, torch.tensor([0.5, 2.0]))(points)
+        tensor([0.5000, 2.0000])
     """
 
     def __init__(self, points: Tensor, tilted: Tensor) -> None:
@@ -94,11 +105,19 @@ class Ridges(Control):
     ridge has a closed form (:func:`mean_of_clipped`). Ridges bend where the tilt does, and a hundred of them leave a
     third of the variance where cells, or functions of single coordinates, leave most of it.
 
+    Privacy:
+        As sensitive as the density.
+
     Args:
         weights: w, shape ``(num_dims, num_ridges)``.
         biases: b, shape ``(num_ridges,)``.
         heights: a, shape ``(num_ridges,)``.
         constant: c.
+
+    Example:
+        >>> ridge = Ridges(torch.ones(1, 1), torch.zeros(1), torch.ones(1), 1.0)
+        >>> ridge.mean, ridge.least, ridge.most, ridge(torch.tensor([[0.5]]))
+        (1.0, 0.0, 2.0, tensor([1.], dtype=torch.float64))
     """
 
     def __init__(self, weights: Tensor, biases: Tensor, heights: Tensor, constant: float) -> None:
@@ -178,8 +197,11 @@ def best_control(
 ) -> tuple[Control | None, SampleBounds]:
     """Returns the control variate with which a certificate takes the fewest draws, and the bounds of what is bet on.
 
-    None of them, if without it takes fewest: where only a rare large value could prove it wrong, a control variate is
-    worse, because it widens the bounds.
+    No control variate, if a certificate takes the fewest draws without one: where only a rare large value could prove
+    it wrong, a control variate is worse, because it widens the bounds.
+
+    Privacy:
+        As sensitive as the density.
 
     Args:
         tilted: :math:`e^f` at held draws, shape ``(n,)``.

@@ -1,7 +1,7 @@
 r"""The law of one row of a batch, whatever the others are: the base times a function of its score. Private.
 
-A batch of k rows is accepted by the sum of their scores u. Given one row, the sum of the others has a law of its own,
-which does not depend on where the row lies. So the row's log-density is that of the base plus
+A batch of k rows is accepted by the sum of their scores u. Given one row, the sum of the others has a law that
+does not depend on where the row lies. So the row's log-density is that of the base plus
 
 .. math::
     \log \mathrm{E}\,\exp \lambda\,\mathrm{clip}(u + S_{k-1} - s,\, lo,\, hi) - \phi ,
@@ -28,10 +28,20 @@ _LARGEST_EXPONENT = 700.0
 def sum_law(scores: Tensor, num_rows: int, tolerance: float) -> tuple[Tensor, Tensor]:
     """Returns values of the sum of k independent scores, ascending, and their probabilities.
 
+    Privacy:
+        As sensitive as the scores, which are those of a fitted density: not for release.
+
     Args:
         scores: of rows that count alike, shape ``(n,)``.
         num_rows: k, at least 0.
         tolerance: in nats, that the grid is made for: it moves phi by 1/50 of it.
+
+    Returns:
+        Two float64 tensors of one shape.
+
+    Example:
+        >>> sum_law(torch.tensor([0.5, -0.5], dtype=torch.float64), 1, 0.01)
+        (tensor([-0.5000,  0.5000], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
     """
     if num_rows == 0:
         return torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
@@ -46,6 +56,9 @@ def row_log_ratio(
     scores: Tensor, others: tuple[Tensor, Tensor], shift: float, bounds: Bounds, shrinkage: float = 1.0
 ) -> Tensor:
     r"""Returns :math:`\log \mathrm{E}\,\exp \lambda\,\mathrm{clip}(u + S - s, lo, hi)` of rows by their scores u.
+
+    Privacy:
+        As sensitive as the density: not for release.
 
     Args:
         scores: u, within 300 nats of 0; float64 of shape ``(n,)``.

@@ -101,6 +101,9 @@ def _text(node: Any) -> str:
 def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema: Schema | None) -> str:
     """Returns what was publicly known of the table, and so is in the base, in a few sentences; else nothing.
 
+    Privacy:
+        For release.
+
     Args:
         base: of one row.
         columns: of the rows.
@@ -180,6 +183,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def base_in_words(base: Distribution, columns: Sequence[ReleasedColumn], schema: Schema | None = None) -> str:
     """Returns what drawing from a base means, in a few words.
+
+    Privacy:
+        For release.
 
     Args:
         base: of one row.

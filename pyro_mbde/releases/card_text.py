@@ -16,6 +16,9 @@ _WIDTH, _LEAST_WORDS = 100, 24
 def card_text(card: Mapping[str, Any]) -> str:
     """Returns a card as text.
 
+    Privacy:
+        For release, as the card is.
+
     Args:
         card: as :func:`~pyro_mbde.releases.card.make_card` returns it, or as an earlier release did.
 

@@ -134,6 +134,9 @@ class _Column(NamedTuple):
 def weighted_draws(q: MollifiedExpFamily) -> Weighted:
     """Returns draws of the base with the weights of a density; of a batch, of one of its rows by itself.
 
+    Privacy:
+        The weights are as sensitive as the density: not for release.
+
     Args:
         q: the fitted density.
     """

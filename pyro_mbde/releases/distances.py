@@ -66,13 +66,21 @@ class Distances(NamedTuple):
 def cells_of(samples: Samples, levels: Array, *, num_levels: int | None = None, whole: bool = False) -> ColumnCells:
     """Returns the cells of a column: of levels and few whole numbers, one each; else between quantiles.
 
-    Missing values have a cell of their own.
+    Missing values have a cell for themselves.
+
+    Privacy:
+        As sensitive as the table, if it is in there.
 
     Args:
         samples: the column.
         levels: probabilities of the quantiles, of the table's and of the base's values.
         num_levels: of a column of levels, whose values are 0, 1 and so on; None for others.
         whole: whether values are whole numbers.
+
+    Example:
+        >>> values = np.array([0.0, 2.0, np.nan, 1.0])
+        >>> cells_of(Samples(None, values, np.full(4, 0.25)), COLUMN_LEVELS, num_levels=3).base
+        array([0, 2, 3, 1])
     """
     table, base = samples.table, samples.base
     present = base[~np.isnan(base)] if table is None else np.concatenate([base, table])
@@ -123,9 +131,17 @@ def shares_in(cells: Cells, size: int, weights: Array | None = None) -> Array:
 def distances(cells: ColumnCells, weights: Array) -> Distances:
     """Returns the distances of table, density and base on cells.
 
+    Privacy:
+        As sensitive as the table.
+
     Args:
         cells: of one column, or of two (:func:`joint`).
         weights: of draws of the base for the density.
+
+    Example:
+        >>> found = distances(ColumnCells(np.array([0, 0]), np.array([0, 1]), 2), np.array([0.75, 0.25]))
+        >>> found.table_to_base, found.table_to_density, found.density_to_base
+        (0.5, 0.25, 0.25)
     """
     base, density = shares_in(cells.base, cells.size), shares_in(cells.base, cells.size, weights)
     moved = total_variation(density, base)
@@ -147,6 +163,9 @@ def largest_gap(samples: Samples) -> tuple[float, float] | None:
     """Returns the Kolmogorov-Smirnov distance of the table to the density and to the base; None without values.
 
     It is the largest difference of their distribution functions. Missing values are left out.
+
+    Privacy:
+        As sensitive as the table.
 
     Example:
         >>> low, high = np.array([0.0, 1.0]), np.array([0.0, 1.0, 2.0, 3.0])
@@ -182,6 +201,9 @@ def closed_share(found: Sequence[Distances]) -> float | None:
     """Returns what share of the way from the base to the table a density has gone, on average over columns or pairs.
 
     None without a table, or where the base is as near to it as chance allows.
+
+    Privacy:
+        As sensitive as the table.
 
     Example:
         >>> round(closed_share([Distances(0.4, 0.3, 0.1, 0.01), Distances(0.2, 0.15, 0.05, 0.01)]), 3)

@@ -88,7 +88,20 @@ class LevelShares(NamedTuple):
 
 
 def level_shares(column: ReleasedColumn, samples: Samples) -> LevelShares:
-    """Returns the shares of a column's levels, in their order; of many, those of the most frequent, and the rest."""
+    """Returns the shares of a column's levels, in their order; of many, those of the most frequent, and the rest.
+
+    Privacy:
+        As sensitive as the table, if it is in there; public for draws of the base alone.
+
+    Args:
+        column: with levels.
+        samples: places of the levels, from 0.
+
+    Example:
+        >>> smoker = ReleasedColumn("smoker", None, None, False, kind="boolean", levels=("false", "true"))
+        >>> level_shares(smoker, Samples(None, np.array([0.0, 0.0, 1.0, 0.0]), np.full(4, 0.25))).base
+        [0.75, 0.25]
+    """
     levels = list(column.levels or ())
     size = len(levels)
 
@@ -116,6 +129,19 @@ def bars(column: ReleasedColumn, samples: Samples) -> Bars:
     """Returns a histogram of numbers or dates.
 
     Bars have equal widths on the scale that a column is modelled on, or as nearly equal as whole numbers allow.
+
+    Privacy:
+        As sensitive as the table, if it is in there; public for draws of the base alone.
+
+    Args:
+        column: of numbers or dates.
+        samples: its values; of dates, in units since the first.
+
+    Example:
+        >>> visits = ReleasedColumn("visits", 0.0, 1.0, True, kind="integer")
+        >>> shown = bars(visits, Samples(None, np.array([0.0, 0.0, 1.0, 0.0]), np.full(4, 0.25)))
+        >>> shown.edges, shown.base
+        ([0.0, 1.0, 2.0], [0.75, 0.25])
     """
     absent = missing_shares(samples)
     values = samples.base if samples.table is None else np.concatenate([samples.base, samples.table])
