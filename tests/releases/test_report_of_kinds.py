@@ -124,7 +124,8 @@ def test_weights_stand_for_draws(density: MollifiedExpFamily) -> None:
     """Draws of the density as the table: every distance is what chance makes of it."""
     compared = compare(density, density.sample(torch.Size([20_000])), SCHEMA)
     for one in (*compared.columns, *compared.pairs):
-        assert (one.distances.table_to_density or 0.0) < 2 * (one.distances.chance or 0.0) + 0.005, one
+        assert one.distances.table_to_density is not None and one.distances.chance is not None, one
+        assert one.distances.table_to_density < 2 * one.distances.chance + 0.005, one
     for pair in compared.pairs:
         size = pair.association
         assert size.table is not None and size.density is not None, size
