@@ -46,6 +46,7 @@ AVOIDED = {
     "nobody's": "not anybody's",
     "lest": "so that ... not",
     "whence": "from which",
+    "that (is|are) no": "that is not a, or that does not have",
 }
 
 

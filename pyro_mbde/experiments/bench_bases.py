@@ -24,6 +24,7 @@ from pyro_mbde.experiments.bench_batches import Case, Record, Way, fit_scores, r
 from pyro_mbde.experiments.medical import load_table, split_rows, whole_schema
 from pyro_mbde.experiments.row_laws import Array
 from pyro_mbde.private_files import write_atomically
+from pyro_mbde.releases.distances import COLUMN_LEVELS, PAIR_LEVELS, shares_in, total_variation
 from pyro_mbde.tables.columns import FACTS
 from pyro_mbde.tables.public_rows import learn_from_public_rows
 from pyro_mbde.tables.schema import Correlation, Schema
@@ -50,12 +51,12 @@ class Sample(NamedTuple):
     grids: tuple[tuple[Array, Array], ...]
 
 
-def box(schema: Schema) -> Schema:
+def without_facts(schema: Schema) -> Schema:
     """The schema without what it knows beyond the ranges and the levels.
 
     Example:
         >>> from pyro_mbde import Column
-        >>> box(Schema((Column("age", 0, 110, mean=40, sd=10),))) == Schema((Column("age", 0, 110),))
+        >>> without_facts(Schema((Column("age", 0, 110, mean=40, sd=10),))) == Schema((Column("age", 0, 110),))
         True
     """
     unknown: dict[str, Any] = dict.fromkeys([*FACTS, "missing_share"])
@@ -70,9 +71,9 @@ def grids(schema: Schema, samples: Sequence[Array]) -> tuple[tuple[Array, Array]
     found = []
     for at, column in enumerate(schema.columns):
         if column.kind in ("real", "integer"):
-            levels = (np.arange(1, 10) / 10, np.arange(1, 4) / 4)
             edges = [
-                np.unique(np.concatenate([np.quantile(sample[:, at], level) for sample in samples])) for level in levels
+                np.unique(np.concatenate([np.quantile(sample[:, at], levels) for sample in samples]))
+                for levels in (COLUMN_LEVELS, PAIR_LEVELS)
             ]
         else:
             values = np.unique(np.concatenate([sample[:, at] for sample in samples]))
@@ -105,9 +106,8 @@ def distances(table: Sample, rows: Array, weights: Array | None = None) -> tuple
                     edges = table.grids[at][size - 1]
                     cell = cell * (len(edges) + 1) + np.searchsorted(edges, sample[:, at], "left")
                     num_cells *= len(edges) + 1
-                counts = np.bincount(cell, of_sample, minlength=num_cells).astype(np.float64)
-                shares.append(counts / counts.sum())
-            found.append(0.5 * float(np.abs(shares[0] - shares[1]).sum()))
+                shares.append(shares_in(cell, num_cells, of_sample))
+            found.append(total_variation(*shares))
         means.append(float(np.mean(found)))
     return means[0], means[1]
 
@@ -121,11 +121,11 @@ def correlations(rows: Array, weights: Array | None = None) -> Array:
     return matrix[np.triu_indices(len(matrix), 1)]
 
 
-def recovered(of_table: Array, of_rows: Array) -> tuple[int, int]:
+def share_of_strong_correlations(of_table: Array, of_rows: Array) -> tuple[int, int]:
     """How many of the table's strong correlations rows have at least half of, and how many there are.
 
     Example:
-        >>> recovered(np.array([0.8, -0.4, 0.1]), np.array([0.5, -0.1, 0.9]))
+        >>> share_of_strong_correlations(np.array([0.8, -0.4, 0.1]), np.array([0.5, -0.1, 0.9]))
         (1, 2)
     """
     strong = abs(of_table) > _STRONG
@@ -157,7 +157,7 @@ def measure(
 
     def record(base: str, way: str, rows: Array, weights: Array | None = None, **key: Any) -> Record:
         columns, pairs = distances(table, rows, weights)
-        strong, num_strong = recovered(of_table, correlations(rows, weights))
+        strong, num_strong = share_of_strong_correlations(of_table, correlations(rows, weights))
         return {
             "table": name,
             "base": base,
@@ -215,14 +215,14 @@ def medical_schemas(name: str) -> tuple[dict[str, Schema], pd.DataFrame]:
     """
     frame, schema = load_table(), whole_schema()
     if name == "medical":
-        return {"box": box(schema), "codebook": schema}, frame
+        return {"box": without_facts(schema), "codebook": schema}, frame
     free = (frame["coinsurance"] == "0") & ~frame["deductible_plan"]
     frame = frame.drop(columns=list(_OF_THE_PLAN))
     schema = _without(schema, _OF_THE_PLAN)
-    learned = learn_from_public_rows(box(schema).columns, frame[free])
+    learned = learn_from_public_rows(without_facts(schema).columns, frame[free])
     stated = tuple(Correlation(**one) for one in learned.correlations)
     public = Schema(learned.columns, stated, public_rows="the experiment's free plan")
-    return {"box": box(schema), "codebook": schema, "public rows": public}, frame[~free]
+    return {"box": without_facts(schema), "codebook": schema, "public rows": public}, frame[~free]
 
 
 def _without(schema: Schema, names: Sequence[str]) -> Schema:

@@ -55,7 +55,7 @@ class Ordered(NamedTuple):
     Attributes:
         name: of the column.
         samples: its values.
-        levels: its cells, where it is of levels without an order; None for others.
+        levels: its cells, where it has three levels or more without an order; None for others.
     """
 
     name: str
@@ -66,13 +66,22 @@ class Ordered(NamedTuple):
 def associations(columns: Sequence[Ordered]) -> list[Association]:
     """Returns the associations of all pairs of columns.
 
-    Numbers, dates and ordered levels count by their ranks, which are found among the values of the column that are
-    there, on the rows that have both values. Levels count by their shares, a missing value as one more level. What
-    chance alone makes of Cramér's V and of the correlation ratio is taken off (Bergsma. A bias-correction for Cramér's
-    V and Tschuprow's T. 2013).
+    Numbers, dates, ordered levels, booleans and categories of two levels count by their ranks, which are found among
+    the values of the column that are there, on the rows that have both values. Other levels count by their shares, a
+    missing value as one more level. What chance alone makes of Cramér's V and of the correlation ratio is taken off
+    (Bergsma. A bias-correction for Cramér's V and Tschuprow's T. 2013).
+
+    Privacy:
+        As sensitive as the table, if there is one; public for draws of the base alone.
 
     Args:
         columns: one by one.
+
+    Example:
+        >>> x = Samples(None, np.array([0.0, 1.0, 2.0]), np.full(3, 1 / 3))
+        >>> (found,) = associations([Ordered("a", x, None), Ordered("b", x, None)])
+        >>> found.measure, found.table, round(found.base, 6)
+        ('rank correlation', None, 1.0)
     """
     ranks = [None if one.levels is not None else _ranks_of(one.samples) for one in columns]
     return [

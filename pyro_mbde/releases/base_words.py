@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ _FACTS = {
     "histogram": ("a histogram of", "histograms of"),
     "distribution": ("a distribution of", "distributions of"),
 }
+#: What was learned of how the columns of public rows go together.
+_LEARNED = {"copula": ", with their correlations", "flow": ", with the dependence between columns that a flow learned"}
 
 
 def json_values(node: Any) -> Any:
@@ -129,7 +132,7 @@ def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema
     if schema is not None and schema.condition:
         sentences.append(f"Only rows are modelled for which {schema.condition}.")
     if schema is not None and schema.public_rows:
-        sentences.append(f"Public rows: {schema.public_rows.rstrip('.')}.")
+        sentences.append(f"Public rows: {_public_rows_in_words(schema.public_rows.rstrip('.'))}.")
     if schema is None and base.predicates:
         sentences.append(f"Its rows satisfy {counted(len(base.predicates), 'public predicate')}.")
     return " ".join(sentences)
@@ -151,6 +154,15 @@ def _known(base: MixedBase, columns: Sequence[ReleasedColumn], schema: Schema | 
     if missing:
         known.append(f"the share of missing values of {_listed(missing)}")
     return known, stated < len(schema.columns)
+
+
+def _public_rows_in_words(note: str) -> str:
+    """A note as people read it: of those that :func:`~pyro_mbde.tables.public_rows.follow_public_rows` writes."""
+    return re.sub(
+        r"^([\d,]+) public (rows? of .*), (copula|flow)$",
+        lambda found: f"{found[1]} {found[2]}{_LEARNED[found[3]]}",
+        note,
+    )
 
 
 def _is_even(base: MixedBase, schema: Schema | None) -> bool:

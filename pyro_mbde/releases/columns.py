@@ -73,6 +73,11 @@ class ReleasedColumn(NamedTuple):
         """Whether it holds dates, with or without a time."""
         return self.kind in ("date", "datetime")
 
+    @property
+    def is_unordered(self) -> bool:
+        """Whether it has three levels or more without an order; of two, the second counts as the higher one."""
+        return self.kind == "category" and len(self.levels or ()) > 2
+
 
 def row_base(q: MollifiedExpFamily) -> Distribution:
     """Returns the public base of one row: that of the density, or of a batch's rows."""
@@ -163,7 +168,7 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     schema = schema_of(q, names)
     if schema is not None:
         _check_schema(base, schema)
-        return list(map(_of_schema, schema.columns))
+        return list(map(column_of_schema, schema.columns))
     assert not isinstance(names, Schema)
     if names is None:
         names = [f"x{index}" for index in range(num_columns)] if base.event_shape else ["x"]
@@ -182,7 +187,13 @@ def released_columns(q: MollifiedExpFamily, names: Sequence[str] | Schema | None
     return [ReleasedColumn(name, least, largest, whole, kind=kind) for name, least, largest in columns]
 
 
-def _of_schema(column: Column) -> ReleasedColumn:
+def column_of_schema(column: Column) -> ReleasedColumn:
+    """Returns what released values of a schema's column are.
+
+    Example:
+        >>> column_of_schema(Column("smoker", kind="boolean")).levels
+        ('false', 'true')
+    """
     low, high = column.low, column.high
     if column.kind in ("date", "datetime"):
         low, high = (iso_text(end, str(column.resolution)) for end in (low, high))
@@ -287,22 +298,24 @@ def readable(number: Tensor) -> float:
 
 
 def column_codes(
-    values: Tensor, q: MollifiedExpFamily, columns: Sequence[ReleasedColumn], schema: Schema | None
+    values: Tensor, base: Distribution, columns: Sequence[ReleasedColumn], schema: Schema | None
 ) -> list[Codes]:
     """Returns rows column by column as numbers: places of levels, units since the first date; NaN where missing.
 
     Numbers are in the table's own units if there is a schema.
 
+    Privacy:
+        As sensitive as the rows.
+
     Args:
         values: rows, shape ``(n,)`` or ``(n, d)``.
-        q: the density that they are rows of.
+        base: of one row.
         columns: of its rows.
         schema: of its rows; None where there is none.
 
     Returns:
         d arrays of float64, shape ``(n,)``.
     """
-    base = row_base(q)
     if not isinstance(base, MixedBase):
         frame = to_frame(values, columns, schema)
         return [frame[column.name].to_numpy(dtype=np.float64) for column in columns]

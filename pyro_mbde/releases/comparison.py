@@ -36,7 +36,7 @@ from pyro_mbde.tables.schema import Schema
 _NUM_DRAWS, _CHUNK = 2**17, 2**15
 #: Tolerance, in nats, of the law of the scores of a batch's other rows; and what a score is held to there.
 _GRID_TOLERANCE, _MAX_SCORE = 0.05, 300.0
-_UNORDERED, _LEVELS = ("category", "boolean"), ("category", "ordered", "boolean")
+_LEVELS = ("category", "ordered", "boolean")
 
 
 class Similarity(NamedTuple):
@@ -167,22 +167,19 @@ def compare(
             :func:`~pyro_mbde.release`.
         drawn: :func:`weighted_draws`, made here by default.
     """
-    named, schema = released_columns(q, columns), schema_of(q, columns)
+    named, schema, of_row = released_columns(q, columns), schema_of(q, columns), row_base(q)
     draws, log_weights = drawn or weighted_draws(q)
     weights = log_weights.numpy()
     with_table = rows is not None and len(rows) > 0
-    table = column_codes(rows, q, named, schema) if rows is not None and with_table else [None] * len(named)
-    base = column_codes(draws, q, named, schema)
+    table = column_codes(rows, of_row, named, schema) if rows is not None and with_table else [None] * len(named)
+    base = column_codes(draws, of_row, named, schema)
     prepared = [
         _prepared(column, Samples(of_table, of_base, weights))
         for column, of_table, of_base in zip(named, table, base, strict=True)
     ]
     compared = tuple(map(_column, prepared))
     found = associations(
-        [
-            Ordered(one.column.name, one.samples, one.cells if one.column.kind in _UNORDERED else None)
-            for one in prepared
-        ]
+        [Ordered(one.column.name, one.samples, one.cells if one.column.is_unordered else None) for one in prepared]
     )
     places = {one.column.name: one for one in prepared}
     pairs = [_pair(places[one.names[0]], places[one.names[1]], one) for one in found]
@@ -234,10 +231,13 @@ def _pair(one: _Column, other: _Column, association: Association) -> PairCompari
     found = distances(joint(one.pair_cells, other.pair_cells), one.samples.weights)
     similarity = None
     table, density, base = association.table, association.density, association.base
-    if one.column.kind in _LEVELS and other.column.kind in _LEVELS:
+    kinds = {one.column.kind, other.column.kind}
+    if kinds <= set(_LEVELS):
         if found.table_to_density is not None and found.table_to_base is not None:
             similarity = Similarity("ContingencySimilarity", 1 - found.table_to_density, 1 - found.table_to_base)
-    elif association.measure == RANKS and table is not None and density is not None and base is not None:
+    elif kinds & {"category", "boolean"} or association.measure != RANKS:
+        similarity = None  # SDMetrics has correlations of numbers and dates alone
+    elif table is not None and density is not None and base is not None:
         similarity = Similarity("CorrelationSimilarity", 1 - abs(table - density) / 2, 1 - abs(table - base) / 2)
     return PairComparison(association.names, found, association, similarity)
 

@@ -93,7 +93,7 @@ def picture(bars: Bars, *, whole: bool) -> Picture:
         for name, of in heights.items()
     }
     cut = max([*heights["table"], 0.0]) > limit
-    labels = list(_labels(bars, width, whole=whole))
+    labels = list(axis_labels(bars, width, whole=whole))
     axis = f"M0,{HEIGHT}H{_number(width)}" + "".join(f"M{_number(width * one.place)},{HEIGHT}v4" for one in bars.marks)
     if missing is not None:
         labels.append(Label(WIDTH, "end", "missing"))
@@ -156,8 +156,20 @@ def _number(value: float) -> str:
     return f"{round(value, 1):g}"
 
 
-def _labels(bars: Bars, width: float, *, whole: bool) -> tuple[Label, ...]:
-    """First, middle and last edge; where each whole number has a bar, the number below the middle of its bar."""
+def axis_labels(bars: Bars, width: float, *, whole: bool) -> tuple[Label, ...]:
+    """Returns the texts below an axis: of dates their marks; else of the first, the middle and the last edge.
+
+    Where each whole number has a bar, the number is below the middle of its bar.
+
+    Args:
+        bars: the histogram.
+        width: of the axis.
+        whole: whether its values are whole numbers.
+
+    Example:
+        >>> [label.text for label in axis_labels(Bars([0.0, 5.0, 10.0], [0.0, 0.5, 1.0], None, [], []), 1, whole=False)]
+        ['0', '5', '10']
+    """
     edges, places = bars.edges, bars.places
     if bars.marks:
         return tuple(Label(width * mark.place, _anchor(mark.place), mark.text) for mark in bars.marks)

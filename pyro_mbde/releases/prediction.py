@@ -104,7 +104,7 @@ def predict(
     task = _Task(columns[place])
 
     def as_set(values: Tensor) -> _Set:
-        codes = column_codes(values, q, columns, schema)[place]
+        codes = column_codes(values, row_base(q), columns, schema)[place]
         return _Set(_features(q, values, place), task.values(codes))
 
     num_rows = PreparedBase.of(q.base).num_rows

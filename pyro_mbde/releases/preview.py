@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from pyro_mbde._checks import check_count
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.pictures import new_figure, write_picture
+from pyro_mbde.releases.associations import Ordered, associations
+from pyro_mbde.releases.columns import column_codes, column_of_schema
+from pyro_mbde.releases.distances import COLUMN_LEVELS, Samples, cells_of
+from pyro_mbde.releases.histograms import Bars, LevelShares, bars, level_shares
+from pyro_mbde.releases.picture import axis_labels
+from pyro_mbde.tables.columns import FACTS, Column
 from pyro_mbde.tables.schema import Schema
 
 #: Draws of the base that summaries are made of; always the same.
 _NUM_DRAWS = 2**14
 #: Pairs are told from this association on, the strongest first.
 _LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
-#: Levels and bars that are told of a column, at most.
-_MAX_TOLD, _NUM_BARS = 5, 30
+#: Levels that are told of a column, at most.
+_MAX_TOLD = 5
+#: Left and right edge of the bar of missing values, beside an axis from 0 to 1.
+_MISSING = (1.1, 1.18)
 _INK = "#0072b2"
 
 
@@ -50,17 +56,17 @@ class Preview(NamedTuple):
     Attributes:
         rows: some draws of the base, as a release would write rows.
         columns: one by one.
-        pairs: names of two columns and their association, the strongest first: the rank correlation where both have an
-            order, else the largest share of one's variance that the other explains, as a root.
+        pairs: names of two columns and their association, the strongest first: a rank correlation, Cramér's V or a
+            correlation ratio (:func:`~pyro_mbde.releases.associations.associations`).
         acceptance_rate: share of the base that constraints and condition leave.
-        sample: the draws that all of this was made of.
+        histograms: of the columns, one by one.
     """
 
     rows: pd.DataFrame
     columns: tuple[ColumnPreview, ...]
     pairs: tuple[tuple[str, str, float], ...]
     acceptance_rate: float
-    sample: pd.DataFrame
+    histograms: tuple[Bars | LevelShares, ...]
 
 
 def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None) -> Preview:
@@ -91,15 +97,28 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
         )
         for column in schema.columns
     )
-    codes = {column.name: (draws[:, index].double().numpy(), column) for index, column in enumerate(schema.columns)}
-    pairs = [(one, other, _association(codes[one], codes[other])) for one, other in combinations(codes, 2)]
-    pairs = [pair for pair in pairs if abs(pair[2]) >= _LEAST_ASSOCIATION]
+    weights = np.full(len(draws), 1 / len(draws))
+    released = [column_of_schema(column) for column in schema.columns]
+    samples = [Samples(None, codes, weights) for codes in column_codes(draws, base, released, schema)]
+    compared = []
+    for one, of in zip(released, samples, strict=True):
+        cells = cells_of(of, COLUMN_LEVELS, num_levels=len(one.levels or ())) if one.is_unordered else None
+        compared.append(Ordered(one.name, of, cells))
+    found = [(*pair.names, pair.base) for pair in associations(compared) if pair.base is not None]
+    pairs = [pair for pair in found if abs(pair[2]) >= _LEAST_ASSOCIATION]
     pairs.sort(key=lambda pair: -abs(pair[2]))
-    return Preview(sample.head(num_rows), columns, tuple(pairs[:_MAX_PAIRS]), base.acceptance_rate, sample)
+    histograms = tuple(
+        bars(one, of) if one.levels is None else level_shares(one, of)
+        for one, of in zip(released, samples, strict=True)
+    )
+    return Preview(sample.head(num_rows), columns, tuple(pairs[:_MAX_PAIRS]), base.acceptance_rate, histograms)
 
 
 def draw_preview(shown: Preview, path: str | Path) -> None:
-    """Draws the columns of a base into a picture. Public.
+    """Draws the columns of a base into a picture.
+
+    Privacy:
+        Public, as the preview is.
 
     Args:
         shown: of :func:`preview`.
@@ -109,17 +128,12 @@ def draw_preview(shown: Preview, path: str | Path) -> None:
     num_lines = -(-len(shown.columns) // num_columns)
     figure = new_figure(3.2 * num_columns, 2.4 * num_lines + 0.6)
     axes: Any = np.atleast_1d(figure.subplots(num_lines, num_columns)).flatten()
-    for axis, column in zip(axes, shown.columns, strict=False):
-        cells = shown.sample[column.name]
-        if _has_levels(cells):
-            counts = cells.astype(object).where(cells.notna(), "missing").value_counts(normalize=True, sort=False)
-            shares = counts.sort_values(ascending=False).head(_NUM_BARS // 2)
-            axis.barh([str(level) for level in shares.index][::-1], shares.to_numpy()[::-1], color=_INK)
+    for axis, column, histogram in zip(axes, shown.columns, shown.histograms, strict=False):
+        if isinstance(histogram, LevelShares):
+            axis.barh(histogram.names[::-1], histogram.base[::-1], color=_INK)
             axis.set_xlabel("share")
         else:
-            _draw_numbers(axis, cells.dropna(), column)
-            axis.set_yticks([])
-            axis.tick_params(axis="x", labelrotation=30)
+            _draw_bars(axis, histogram, whole=column.kind == "integer")
         axis.set_title(column.name if column.stated else f"{column.name}\nnothing stated: spread evenly", fontsize=9)
         axis.tick_params(labelsize=8)
     for axis in axes[len(shown.columns) :]:
@@ -128,25 +142,18 @@ def draw_preview(shown: Preview, path: str | Path) -> None:
     write_picture(figure, path, dpi=130)
 
 
-def _draw_numbers(axis: Any, values: pd.Series[Any], column: ColumnPreview) -> None:
-    """Bars of numbers or dates: of whole numbers each where they are few, and even on the scale that is modelled."""
-    if column.kind in ("date", "datetime"):
-        axis.hist(values.to_numpy(), _NUM_BARS, color=_INK)
-        return
-    numbers = values.astype(float).to_numpy()
-    low, high = float(numbers.min()), float(numbers.max())
-    if column.scale == "log1p":
-        edges = np.expm1(np.linspace(np.log1p(low), np.log1p(high), _NUM_BARS + 1))
-    elif column.kind == "integer":
-        edges = np.arange(low, high + 2, max(1.0, np.ceil((high - low) / _NUM_BARS))) - 0.5
-    else:
-        edges = np.linspace(low, high, _NUM_BARS + 1)
-    counts, edges = np.histogram(numbers, np.unique(edges))
-    places = np.log1p(edges) if column.scale == "log1p" else edges
-    axis.stairs(counts / np.diff(places), places, fill=True, color=_INK)
-    if column.scale == "log1p":
-        ticks = np.linspace(places[0], places[-1], 4)
-        axis.set_xticks(ticks, [f"{value:.3g}" for value in np.expm1(ticks)])
+def _draw_bars(axis: Any, histogram: Bars, *, whole: bool) -> None:
+    """Bars of numbers or dates, with areas that are shares, on the scale that is modelled; missing values beside."""
+    places = np.array(histogram.places)
+    axis.stairs(np.array(histogram.base) / np.diff(places), places, fill=True, color=_INK)
+    ticks = [(label.place, label.text) for label in axis_labels(histogram, 1.0, whole=whole)]
+    if histogram.missing is not None:
+        left, right = _MISSING
+        axis.stairs([histogram.missing.base / (right - left)], _MISSING, fill=True, color=_INK)
+        ticks.append(((left + right) / 2, "missing"))
+    axis.set_xticks(*zip(*ticks, strict=True))
+    axis.set_yticks([])
+    axis.tick_params(axis="x", labelrotation=30)
 
 
 def _has_levels(cells: pd.Series[Any]) -> bool:
@@ -167,35 +174,11 @@ def _law(cells: pd.Series[Any], kind: str) -> str:
         quantiles: list[Any] = [present.quantile(level) for level in (0.1, 0.5, 0.9)]
         low, middle, high = (moment.strftime("%Y-%m-%d") for moment in quantiles)
     else:
-        low, middle, high = (f"{present.astype(float).quantile(level):.4g}" for level in (0.1, 0.5, 0.9))
+        between: Any = "lower" if kind == "integer" else "linear"
+        numbers = present.astype(float)
+        low, middle, high = (f"{numbers.quantile(level, between):.4g}" for level in (0.1, 0.5, 0.9))
     return f"{low} to {high}, half below {middle}{tail}"
 
 
-def _is_stated(column: Any) -> bool:
-    from pyro_mbde.tables.columns import FACTS
-
+def _is_stated(column: Column) -> bool:
     return any(getattr(column, fact) is not None for fact in FACTS)
-
-
-def _association(one: tuple[NDArray[np.float64], Any], other: tuple[NDArray[np.float64], Any]) -> float:
-    """Of two columns' codes: the rank correlation, or the correlation ratio where levels have no order."""
-    unordered = [pair for pair in (one, other) if pair[1].kind == "category" and len(pair[1].levels or ()) > 2]
-    ranks = [pd.Series(codes).rank().to_numpy() for codes, _ in (one, other)]
-    if not unordered:
-        with np.errstate(invalid="ignore"):
-            correlations: NDArray[np.float64] = np.corrcoef(ranks[0], ranks[1])
-        return float(np.nan_to_num(correlations[0, 1]))
-    groups, values = (one[0], ranks[1]) if unordered[0] is one else (other[0], ranks[0])
-    if len(unordered) == 2:
-        return _cramers_v(one[0], other[0])
-    means = pd.Series(values).groupby(groups).transform("mean")
-    variance = float(values.var())
-    return float(np.sqrt(means.var(ddof=0) / variance)) if variance else 0.0
-
-
-def _cramers_v(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    table = pd.crosstab(one, other).to_numpy().astype(float)
-    expected = np.outer(table.sum(1), table.sum(0)) / table.sum()
-    squared = float(((table - expected) ** 2 / expected).sum()) / table.sum()
-    smaller = min(table.shape) - 1
-    return float(np.sqrt(squared / smaller)) if smaller else 0.0

@@ -43,7 +43,7 @@ TOO_EARLY_OR_LATE = "dates that no calendar has"
 
 
 class UnreadableDateError(ValueError):
-    """Says what a cell is that is no date; its text is one of this module's kinds, and never the cell."""
+    """Says what a cell is that is not a date; its text is one of this module's kinds, and never the cell."""
 
 
 def read_moment(cell: Any, resolution: str, timezone: str | None) -> Moment:

@@ -248,7 +248,7 @@ class Schema:
 
         Real numbers are in the modelled units, whole numbers are themselves, a level is its place in ``levels``, a
         boolean 0 or 1, a date the number of units since ``low``. Columns that the schema does not name are left out;
-        names of the table that are no texts are compared as texts. Values that a column cannot hold are moved, or their
+        names in the table that are not texts count as texts. Values that a column cannot hold are moved, or their
         rows left out, as the column says, and so are rows that violate a constraint or do not meet the condition; a
         warning counts them, for the table's owner alone. It also names columns whose values are all rounded where
         released ones will not be.

@@ -13,12 +13,12 @@ from pyro_mbde.experiments import bench, medical
 from pyro_mbde.experiments.bench_bases import (
     RELEASES,
     Sample,
-    box,
     correlations,
     distances,
     grids,
     medical_schemas,
-    recovered,
+    share_of_strong_correlations,
+    without_facts,
 )
 
 
@@ -41,8 +41,8 @@ def test_rows_go_through_the_schema_unchanged() -> None:
         assert back[column.name].tolist() == expected.tolist()
 
 
-def test_a_box_knows_ranges_and_levels_alone() -> None:
-    schema = box(medical.whole_schema())
+def test_a_schema_without_facts_knows_ranges_and_levels_alone() -> None:
+    schema = without_facts(medical.whole_schema())
     base = schema.base()
     frame = schema.to_frame(base.sample((4000,)))
     assert frame["coinsurance"].value_counts(normalize=True).between(0.17, 0.23).all()
@@ -82,7 +82,7 @@ def test_correlations_follow_weights() -> None:
     assert correlations(rows) == pytest.approx([0.0])
     weighted = correlations(rows, np.array([0.4, 0.4, 0.1, 0.1]))
     assert weighted == pytest.approx([0.6])
-    assert recovered(np.array([0.9]), weighted) == (1, 1)
+    assert share_of_strong_correlations(np.array([0.9]), weighted) == (1, 1)
 
 
 @pytest.mark.slow
