@@ -15,12 +15,13 @@ from pyro_mbde._checks import check_count
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.pictures import new_figure, write_picture
+from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.schema import Schema
 
 #: Draws of the base that summaries are made of; always the same.
 _NUM_DRAWS = 2**14
 #: Pairs are told from this association on, the strongest first.
-_LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
+LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
 #: Levels and bars that are told of a column, at most.
 _MAX_TOLD, _NUM_BARS = 5, 30
 _INK = "#0072b2"
@@ -35,6 +36,7 @@ class ColumnPreview(NamedTuple):
         scale: on which it is modelled, ``linear`` or ``log1p``.
         law: its most frequent levels with their shares, or its 10, 50 and 90 per cent quantiles.
         stated: whether the schema states more of it than its range or levels.
+        is_unordered: whether it has levels without an order, more than two: its associations have no sign.
     """
 
     name: str
@@ -42,6 +44,7 @@ class ColumnPreview(NamedTuple):
     scale: str
     law: str
     stated: bool
+    is_unordered: bool
 
 
 class Preview(NamedTuple):
@@ -87,13 +90,18 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
     sample = schema.to_frame(draws)
     columns = tuple(
         ColumnPreview(
-            column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column)
+            column.name,
+            column.kind,
+            column.scale,
+            _law(sample[column.name], column.kind),
+            _is_stated(column),
+            _is_unordered(column),
         )
         for column in schema.columns
     )
     codes = {column.name: (draws[:, index].double().numpy(), column) for index, column in enumerate(schema.columns)}
     pairs = [(one, other, _association(codes[one], codes[other])) for one, other in combinations(codes, 2)]
-    pairs = [pair for pair in pairs if abs(pair[2]) >= _LEAST_ASSOCIATION]
+    pairs = [pair for pair in pairs if abs(pair[2]) >= LEAST_ASSOCIATION]
     pairs.sort(key=lambda pair: -abs(pair[2]))
     return Preview(sample.head(num_rows), columns, tuple(pairs[:_MAX_PAIRS]), base.acceptance_rate, sample)
 
@@ -177,9 +185,13 @@ def _is_stated(column: Any) -> bool:
     return any(getattr(column, fact) is not None for fact in FACTS)
 
 
+def _is_unordered(column: Column) -> bool:
+    return column.kind == "category" and len(column.levels or ()) > 2
+
+
 def _association(one: tuple[NDArray[np.float64], Any], other: tuple[NDArray[np.float64], Any]) -> float:
     """Of two columns' codes: the rank correlation, or the correlation ratio where levels have no order."""
-    unordered = [pair for pair in (one, other) if pair[1].kind == "category" and len(pair[1].levels or ()) > 2]
+    unordered = [pair for pair in (one, other) if _is_unordered(pair[1])]
     ranks = [pd.Series(codes).rank().to_numpy() for codes, _ in (one, other)]
     if not unordered:
         with np.errstate(invalid="ignore"):
