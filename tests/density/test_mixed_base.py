@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
@@ -160,3 +161,9 @@ def test_a_base_of_real_numbers_is_a_closed_box() -> None:
 def test_what_are_not_marginals_is_refused(marginals: list[object]) -> None:
     with pytest.raises(ValueError, match="marginals must be Marginals"):
         MixedBase(marginals)  # type: ignore[arg-type]
+
+
+def test_a_dependence_that_is_not_a_copula_is_refused() -> None:
+    uniform = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
+    with pytest.raises(TypeError, match="dependence must be a Copula or None, got dependence='Independent'"):
+        MixedBase(CONTINUOUS.marginals, uniform)  # type: ignore[arg-type]
