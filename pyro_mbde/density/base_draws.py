@@ -151,6 +151,9 @@ class TorchSource:
         # The base is inverted in float64 and the draws are then rounded to its dtype, so that tails are as long as the
         # dtype allows.
         self._wide_base, self._finite = prepared.wide, prepared.finite
+        if isinstance(self.base, MixedBase):
+            # It computes in float64 by itself, and its predicates are to hold for the rows that come out.
+            self._wide_base = self.base
 
     def uniforms(self, num_proposals: int) -> Tensor:
         """Returns independent multiples of 2^-53 in [0, 1), all equally likely; float64 ``(num_proposals,)``."""

@@ -113,6 +113,15 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
             raise ValueError(
                 argument_error("columns", "be the schema that the density's base was made from", names, remedy)
             )
+        for rule in ("constraints", "condition"):
+            if getattr(columns, rule) != getattr(own, rule):
+                remedy = "It was fixed by the fit. Leave columns out to use the density's own schema."
+                raise ValueError(
+                    argument_error(f"columns.{rule}", "be that of the fit", getattr(columns, rule), remedy)
+                )
+        if own.predicates and [one.decimals for one in columns.columns] != [one.decimals for one in own.columns]:
+            remedy = "Rows rounded otherwise could break the constraints. Leave columns out."
+            raise ValueError(argument_error("columns", "round as the fit did", list(columns.names), remedy))
         return _in_its_form(replace(own, columns=columns.columns), q)
     if not isinstance(columns, Sequence) or list(columns) != list(own.names):
         remedy = "Leave columns out: rows then come in the table's own units. Rename columns in the table that comes."

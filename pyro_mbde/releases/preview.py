@@ -24,9 +24,13 @@ from pyro_mbde.tables.schema import Schema
 #: Draws of the base that summaries are made of; always the same.
 _NUM_DRAWS = 2**14
 #: Pairs are told from this association on, the strongest first.
-_LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
+LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
+#: By how much constraints have to change a level's share, at least, for a preview to tell it.
+_MOVED_SHARE = 0.01
 #: Levels that are told of a column, at most.
 _MAX_TOLD = 5
+#: Quantiles that are told of a column of numbers or dates.
+_LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)
 #: Left and right edge of the bar of missing values, beside an axis from 0 to 1.
 _MISSING = (1.1, 1.18)
 _INK = "#0072b2"
@@ -39,8 +43,9 @@ class ColumnPreview(NamedTuple):
         name: of the column.
         kind: of the column.
         scale: on which it is modelled, ``linear`` or ``log1p``.
-        law: its most frequent levels with their shares, or its 10, 50 and 90 per cent quantiles.
+        law: its most frequent levels with their shares, or its 1, 10, 50, 90 and 99 per cent quantiles.
         stated: whether the schema states more of it than its range or levels.
+        is_unordered: whether it has levels without an order, more than two: its associations have no sign.
     """
 
     name: str
@@ -48,6 +53,7 @@ class ColumnPreview(NamedTuple):
     scale: str
     law: str
     stated: bool
+    is_unordered: bool
 
 
 class Preview(NamedTuple):
@@ -59,6 +65,7 @@ class Preview(NamedTuple):
         pairs: names of two columns and their association, the strongest first: a rank correlation, Cramér's V or a
             correlation ratio (:func:`~pyro_mbde.releases.associations.associations`).
         acceptance_rate: share of the base that constraints and condition leave.
+        moved: what these do to the columns, in words: shares and medians of the schema, and those of the base.
         histograms: of the columns, one by one.
     """
 
@@ -66,6 +73,7 @@ class Preview(NamedTuple):
     columns: tuple[ColumnPreview, ...]
     pairs: tuple[tuple[str, str, float], ...]
     acceptance_rate: float
+    moved: tuple[str, ...]
     histograms: tuple[Bars | LevelShares, ...]
 
 
@@ -84,7 +92,7 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
         >>> from pyro_mbde import Column
         >>> shown = preview(Schema((Column("age", 18, 99, "integer", mean=45, sd=15),)))
         >>> len(shown.rows), shown.columns[0].law
-        (8, '26 to 66, half below 44')
+        (8, '26 to 66, half below 44, 2 in 100 outside 19 to 83')
     """
     num_rows = check_count("num_rows", num_rows)
     base = schema.base() if base is None else base
@@ -93,10 +101,20 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
     sample = schema.to_frame(draws)
     columns = tuple(
         ColumnPreview(
-            column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column)
+            column.name,
+            column.kind,
+            column.scale,
+            _law(sample[column.name], column.kind),
+            _is_stated(column),
+            column_of_schema(column).is_unordered,
         )
         for column in schema.columns
     )
+    moved: tuple[str, ...] = ()
+    if base.predicates:
+        with seeded(0):
+            free = schema.to_frame(MixedBase(base.marginals, base.dependence).sample(torch.Size([_NUM_DRAWS])))
+        moved = tuple(text for name in sample for text in _moved(str(name), free[name], sample[name]))
     weights = np.full(len(draws), 1 / len(draws))
     released = [column_of_schema(column) for column in schema.columns]
     samples = [Samples(None, codes, weights) for codes in column_codes(draws, base, released, schema)]
@@ -105,13 +123,30 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
         cells = cells_of(of, COLUMN_LEVELS, num_levels=len(one.levels or ())) if one.is_unordered else None
         compared.append(Ordered(one.name, of, cells))
     found = [(*pair.names, pair.base) for pair in associations(compared) if pair.base is not None]
-    pairs = [pair for pair in found if abs(pair[2]) >= _LEAST_ASSOCIATION]
+    pairs = [pair for pair in found if abs(pair[2]) >= LEAST_ASSOCIATION]
     pairs.sort(key=lambda pair: -abs(pair[2]))
     histograms = tuple(
         bars(one, of) if one.levels is None else level_shares(one, of)
         for one, of in zip(released, samples, strict=True)
     )
-    return Preview(sample.head(num_rows), columns, tuple(pairs[:_MAX_PAIRS]), base.acceptance_rate, histograms)
+    return Preview(sample.head(num_rows), columns, tuple(pairs[:_MAX_PAIRS]), base.acceptance_rate, moved, histograms)
+
+
+def _moved(name: str, free: pd.Series[Any], restricted: pd.Series[Any]) -> list[str]:
+    """How constraints move a column: levels whose share changes by half and a hundredth, medians of numbers."""
+    if _has_levels(free):
+        before, after = (one.astype(object).value_counts(normalize=True) for one in (free, restricted))
+        shares = [(level, float(before[level]), float(after.get(level, 0.0))) for level in before.index]
+        return [
+            f"{name} = {level}: {old:.1%} as stated, {new:.1%} with the constraints"
+            for level, old, new in shares
+            if abs(new - old) > max(_MOVED_SHARE, old / 2)
+        ]
+    if not pd.api.types.is_numeric_dtype(free):
+        return []
+    old, low, high = (float(free.dropna().astype(float).quantile(level)) for level in (0.5, 0.25, 0.75))
+    new = float(restricted.dropna().astype(float).median())
+    return [] if low <= new <= high else [f"{name}: half below {old:.4g} as stated, {new:.4g} with the constraints"]
 
 
 def draw_preview(shown: Preview, path: str | Path) -> None:
@@ -171,13 +206,14 @@ def _law(cells: pd.Series[Any], kind: str) -> str:
         others = len(shares) - len(told)
         return ", ".join(told) + (f", {others} more" if others else "") + tail
     if kind in ("date", "datetime"):
-        quantiles: list[Any] = [present.quantile(level) for level in (0.1, 0.5, 0.9)]
-        low, middle, high = (moment.strftime("%Y-%m-%d") for moment in quantiles)
+        moments: list[Any] = [present.quantile(level) for level in _LEVELS]
+        told = [moment.strftime("%Y-%m-%d") for moment in moments]
     else:
         between: Any = "lower" if kind == "integer" else "linear"
         numbers = present.astype(float)
-        low, middle, high = (f"{numbers.quantile(level, between):.4g}" for level in (0.1, 0.5, 0.9))
-    return f"{low} to {high}, half below {middle}{tail}"
+        told = [f"{numbers.quantile(level, between):.4g}" for level in _LEVELS]
+    least, low, middle, high, most = told
+    return f"{low} to {high}, half below {middle}, 2 in 100 outside {least} to {most}{tail}"
 
 
 def _is_stated(column: Column) -> bool:

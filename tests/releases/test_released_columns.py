@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pyro_mbde import (
     private_report,
     release,
 )
-from pyro_mbde.releases.columns import released_columns
+from pyro_mbde.releases.columns import released_columns, schema_of
 from pyro_mbde.tables.earlier import SpreadSchema
 from pyro_mbde.tables.files import TableModel
 
@@ -131,3 +132,18 @@ class TestSchema:
             release(q, 1, ledger, "clinic", columns=second, progress=False)
         rows = release(q, 2, ledger, "clinic", columns=first, progress=False).rows
         assert rows["time"].between(1600000000, 1600000100, inclusive="neither").all()
+
+
+@pytest.mark.parametrize("change", ["decimals", "constraints", "condition"])
+def test_a_schema_that_would_break_the_fits_rules_is_refused(change: str) -> None:
+    columns = (Column("a", 0, 10, decimals=2), Column("b", 0, 10, decimals=2))
+    schema = Schema(columns, constraints=("a < b",))
+    others = {
+        "decimals": Schema((replace(columns[0], decimals=0), columns[1]), constraints=("a < b",)),
+        "constraints": Schema(columns, constraints=("a > b",)),
+        "condition": Schema(columns, constraints=("a < b",), condition="a > 9"),
+    }
+    q = make_density(schema.base())
+    assert schema_of(q, schema) == schema
+    with pytest.raises(ValueError, match="Leave columns out"):
+        schema_of(q, others[change])
