@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, Uniform
 
 from pyro_mbde._checks import counted, shown
+from pyro_mbde.density.copula import GaussianCopula
+from pyro_mbde.density.flow_copula import FlowCopula
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.releases.columns import ReleasedColumn, readable
 from pyro_mbde.serialization import encode
@@ -120,13 +122,7 @@ def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema
     even = "; beyond that it is even" if rest else ""
     sentences = [f"The base knew range or levels of each column{''.join(f', {one}' for one in known[:-1])}"]
     sentences[0] += f"{', and ' + known[-1] if known else ''}{even}."
-    if schema is not None and schema.correlations:
-        pairs = [f"{' and '.join(one.columns)} ({one.value:g})" for one in schema.correlations]
-        sentences.append(f"It has the correlations of {_listed(pairs)}.")
-    elif base.dependence is not None:
-        sentences.append(f"Its columns depend on one another by a {type(base.dependence).__name__}.")
-    else:
-        sentences.append("Its columns are independent of one another.")
+    sentences.append(_dependence(base, [one.name for one in columns] if schema is None else schema.names))
     if schema is not None and schema.constraints:
         sentences.append(f"In every row, by definition: {_listed(list(schema.constraints))}.")
     if schema is not None and schema.condition:
@@ -136,6 +132,23 @@ def base_knowledge(base: Distribution, columns: Sequence[ReleasedColumn], schema
     if schema is None and base.predicates:
         sentences.append(f"Its rows satisfy {counted(len(base.predicates), 'public predicate')}.")
     return " ".join(sentences)
+
+
+def _dependence(base: MixedBase, names: Sequence[str]) -> str:
+    """How columns go together: what the base has, whatever a schema states."""
+    copula = base.dependence
+    if isinstance(copula, FlowCopula):
+        return "Its columns depend on one another as in a flow learned from public rows."
+    if isinstance(copula, GaussianCopula):
+        matrix = copula.correlation.tril(-1).T
+        pairs = [
+            f"{names[one]} and {names[other]} ({matrix[one, other]:g})" for one, other in matrix.nonzero().tolist()
+        ]
+        if pairs:
+            return f"It has the correlations of {_listed(pairs)}."
+    elif copula is not None:
+        return f"Its columns depend on one another by a {type(copula).__name__}."
+    return "Its columns are independent of one another."
 
 
 def _known(base: MixedBase, columns: Sequence[ReleasedColumn], schema: Schema | None) -> tuple[list[str], bool]:

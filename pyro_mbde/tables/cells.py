@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,23 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 OWNER = "This message, with its counts, depends on the table: it is for the table's owner alone."
+
+
+class Source(NamedTuple):
+    """Where rows come from, in messages.
+
+    Attributes:
+        name: what the rows are called, at the start of a sentence.
+        possessive: the pronoun for it.
+        closing: last sentence of a message, or nothing.
+    """
+
+    name: str
+    possessive: str
+    closing: str
+
+
+TABLE, PUBLIC_ROWS = Source("The table", "its", OWNER), Source("The public rows", "their", "")
 #: Names of columns to list in a message.
 _MAX_NAMES = 20
 _DATES, _COMMAS, _POINTS, _TEXT = "dates", "numbers with a comma", "numbers kept as text", "text"
@@ -42,7 +59,7 @@ _REMEDIES = {
 }
 
 
-def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
+def check_form(frame: pd.DataFrame, names: Sequence[str], source: Source = TABLE) -> None:
     """Raises if a column of the schema is not in the table, or is there twice.
 
     If a file has no header, its first row is read as the names. So an error shows the table's names only if they look
@@ -53,6 +70,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
     Args:
         frame: the table, with names that are texts.
         names: of the schema's columns.
+        source: what messages call the table.
     """
     there = list(frame.columns)
     missing = [name for name in names if name not in there]
@@ -65,10 +83,12 @@ def check_form(frame: pd.DataFrame, names: Sequence[str]) -> None:
             has = f"It has {counted(len(there), 'column')}. A file's first line must name them."
         remedy = "Names must match exactly, including spaces and capitals."
         has += look_alike_hint(missing, [label for label in there if not _BEGINS_WITH_DIGIT.match(str(label))])
-        raise ValueError(f"The table must have columns named {_listed(missing)}. {has} {remedy} {OWNER}")
+        text = f"{source.name} must have columns named {_listed(missing)}. {has} {remedy} {source.closing}"
+        raise ValueError(text.rstrip())
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
-        raise ValueError(f"The table must have each column once, but several are named {_listed(repeated)}. {OWNER}")
+        text = f"{source.name} must have each column once, but several are named {_listed(repeated)}. {source.closing}"
+        raise ValueError(text.rstrip())
 
 
 def _is_header(labels: Sequence[Any], names: Sequence[str]) -> bool:

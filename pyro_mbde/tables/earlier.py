@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
-from pyro_mbde.tables.cells import Numbers
+from pyro_mbde.tables.cells import TABLE, Numbers, Source
 from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.schema import Schema
 
@@ -75,10 +75,12 @@ class SpreadSchema(Schema):
             frame: the table.
             seed: of the spreading; ``None`` draws from torch's global generator.
         """
-        seed = check_seed(seed)
-        read = self._read(frame)
+        return self._to_tensor(frame, TABLE, check_seed(seed))
+
+    def _to_tensor(self, frame: pd.DataFrame, source: Source, seed: int | None = None) -> Tensor:
+        read = self._read(frame, source)
         rows = to_earlier(self, read.codes, seed)
-        self._warn(read.notes, len(rows), read.num_rows)
+        self._warn(read.notes, len(rows), read.num_rows, source)
         return rows
 
     def to_frame(self, rows: Any) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyro_mbde._checks import argument_error, check_choice, check_number, counted
 from pyro_mbde.density.marginals import MarginalTable
+from pyro_mbde.tables.cells import PUBLIC_ROWS
 from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
@@ -81,7 +82,7 @@ def learn_from_public_rows(columns: Sequence[Column], frame: pd.DataFrame) -> Le
     """
     from pyro_mbde.tables.schema import Schema
 
-    return learn_from_public_codes(columns, Schema(tuple(columns)).to_tensor(frame))
+    return learn_from_public_codes(columns, Schema(tuple(columns))._to_tensor(frame, PUBLIC_ROWS))
 
 
 def learn_from_public_codes(columns: Sequence[Column], codes: Tensor) -> Learned:
@@ -320,7 +321,8 @@ def follow_public_rows(
 ) -> tuple[Schema, MixedBase]:
     """Returns a schema that states what public rows say, with its base.
 
-    What the schema states already is kept. The schema notes the source.
+    What the schema states already is kept, and the schema notes the source. With a flow the schema states no
+    correlations.
 
     Privacy:
         The rows must be public, as for :func:`learn_from_public_rows`. The base may then be published too.
@@ -333,15 +335,19 @@ def follow_public_rows(
             which needs the extra ``flows``.
 
     Raises:
-        ValueError: no row is left after the columns' policies.
+        ValueError: no row is left after the columns' policies, or the schema states correlations, for a flow.
     """
     check_choice("dependence", dependence, ("copula", "flow"))
-    codes = schema.to_tensor(frame)
+    if dependence == "flow" and schema.correlations:
+        pairs = [list(one.columns) for one in schema.correlations]
+        remedy = "A flow learns how all columns go together: take them out, or learn a copula, which keeps them."
+        raise ValueError(argument_error("correlations", "be left out of a schema for a flow", pairs, remedy))
+    codes = schema._to_tensor(frame, PUBLIC_ROWS)
     learned = learn_from_public_codes(schema.columns, codes)
     stated = {frozenset(one.columns) for one in schema.correlations}
     more = [one for one in learned.correlations if frozenset(one["columns"]) not in stated]
     note = f"{counted(len(codes), 'public row')} of {source}, {dependence}"
-    correlations: list[Any] = [*schema.correlations, *(more if dependence == "copula" else [])]
+    correlations: list[Any] = [*schema.correlations, *more] if dependence == "copula" else []
     told = replace(schema, columns=learned.columns, correlations=tuple(correlations), public_rows=note)
     if dependence == "copula":
         return told, told.base()

@@ -16,7 +16,7 @@ from torch import Tensor
 from pyro_mbde._checks import argument_error, check_number, counted
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
-from pyro_mbde.tables.cells import OWNER, Flags, Numbers, check_form
+from pyro_mbde.tables.cells import TABLE, Flags, Numbers, Source, check_form
 from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.leaks import warn_of_stated_statistics
 from pyro_mbde.tables.policies import apply_policies
@@ -270,7 +270,11 @@ class Schema:
             TypeError: ``frame`` is not a DataFrame, or a column holds something of another kind.
             ValueError: a column is missing or repeated, or has values that it refuses.
         """
-        read = self._read(frame)
+        return self._to_tensor(frame, TABLE)
+
+    def _to_tensor(self, frame: pd.DataFrame, source: Source) -> Tensor:
+        """Rows of the private table, or public rows, of which it is not checked that they differ from the schema."""
+        read = self._read(frame, source)
         low, high = self._box()
         modelled = [
             column.of_kind.modelled(column, codes) for column, codes in zip(self.columns, read.codes.T, strict=True)
@@ -278,7 +282,7 @@ class Schema:
         rows = torch.from_numpy(np.stack(modelled, -1)).to(self.dtype).clamp(low, high)
         rows = torch.where(torch.from_numpy(read.missing), low - (high - low), rows)
         rows, notes = self._meeting_predicates(rows)
-        self._warn([*read.notes, *notes], len(rows), read.num_rows)
+        self._warn([*read.notes, *notes], len(rows), read.num_rows, source)
         return rows
 
     def to_frame(self, rows: Any) -> pd.DataFrame:
@@ -305,7 +309,7 @@ class Schema:
             cells[column.name] = kind.write(column, kind.from_modelled(column, values), missing)
         return pd.DataFrame(cells)
 
-    def _read(self, frame: pd.DataFrame) -> Rows:
+    def _read(self, frame: pd.DataFrame, source: Source) -> Rows:
         """The table's rows as codes; raises for tables of another form, and for what the schema refuses."""
         import pandas as pd
 
@@ -314,7 +318,7 @@ class Schema:
             raise TypeError(argument_error("frame", "be a DataFrame", type(frame).__name__, remedy))
         frame = frame.set_axis([str(label) for label in frame.columns], axis=1)
         frame = frame.rename(columns=same_names(self.names, frame.columns))
-        check_form(frame, self.names)
+        check_form(frame, self.names, source)
         readings = [column.of_kind.read(column, frame[column.name]) for column in self.columns]
         unreadable = [
             f"column {column.name!r}: {reading.unreadable}"
@@ -322,12 +326,16 @@ class Schema:
             if reading.unreadable is not None and len(frame)
         ]
         if unreadable:
-            lead = "The table must hold what its schema says, numbers, levels or dates:"
-            raise TypeError("\n  ".join([lead, *unreadable, OWNER]))
+            lead = f"{source.name} must hold what {source.possessive} schema says, numbers, levels or dates:"
+            raise TypeError("\n  ".join([lead, *unreadable, source.closing]).rstrip())
         cells = [apply_policies(*one) for one in zip(self.columns, readings, strict=True)]
         if refused := [problem for one in cells for problem in one.refused]:
-            raise ValueError("\n  ".join(["The table must hold what its schema allows:", *refused, _REFUSED, OWNER]))
-        warn_of_stated_statistics(self.columns, readings, stacklevel=4)
+            remedy = [_REFUSED, source.closing] if source == TABLE else []
+            raise ValueError(
+                "\n  ".join([f"{source.name} must hold what {source.possessive} schema allows:", *refused, *remedy])
+            )
+        if source == TABLE:
+            warn_of_stated_statistics(self.columns, readings, stacklevel=5)
         kept = np.logical_and.reduce([one.kept for one in cells])
         codes = np.stack([one.codes[kept] for one in cells], -1)
         missing = np.stack([one.missing[kept] for one in cells], -1)
@@ -349,12 +357,14 @@ class Schema:
             kept &= holds
         return rows[kept], notes
 
-    def _warn(self, notes: list[str], num_kept: int, num_rows: int) -> None:
+    def _warn(self, notes: list[str], num_kept: int, num_rows: int, source: Source) -> None:
         if not notes:
             return
         left = [f"{num_kept:,} of {num_rows:,} rows are left."] if num_kept < num_rows else []
-        text = "\n  ".join(["Notes on the table and its schema:", *notes, *left, _CORRECT, OWNER])
-        warnings.warn(text, stacklevel=3)
+        remedy = [_CORRECT, source.closing] if source == TABLE else []
+        lead = f"Notes on {source.name[0].lower()}{source.name[1:]} and {source.possessive} schema:"
+        text = "\n  ".join([lead, *notes, *left, *remedy])
+        warnings.warn(text, stacklevel=4)
 
     def _checked_rows(self, rows: Any) -> Numbers:
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)

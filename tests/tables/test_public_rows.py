@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,18 @@ import pytest
 import torch
 from scipy import stats
 
-from pyro_mbde import Column
+from pyro_mbde import Column, Schema
+from pyro_mbde.density.copula import GaussianCopula
+from pyro_mbde.density.flow_copula import fit_flow_copula
+from pyro_mbde.releases.base_words import base_knowledge
 from pyro_mbde.tables import marginals
 from pyro_mbde.tables.marginals import density_table
-from pyro_mbde.tables.public_rows import correlation_matrix, learn_from_public_codes, learn_from_public_rows
+from pyro_mbde.tables.public_rows import (
+    correlation_matrix,
+    follow_public_rows,
+    learn_from_public_codes,
+    learn_from_public_rows,
+)
 
 REAL = Column("x", 0, 100)
 INCOME = Column("income", 0, 1e6, scale="log1p", decimals=0)
@@ -210,6 +219,63 @@ class TestRows:
     def test_impossible_ones(self, values: torch.Tensor, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             learn_from_public_codes([REAL], values)
+
+
+class TestFollowing:
+    STATED = [{"columns": ["x", "y"], "value": 0.3}]
+
+    @staticmethod
+    def frame() -> pd.DataFrame:
+        x, y = normals(0.8, 200)
+        return pd.DataFrame({"x": 50 + 10 * x, "y": 50 + 10 * y})
+
+    @pytest.fixture(autouse=True)
+    def few_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        steps = partial(fit_flow_copula, num_steps=3)
+        monkeypatch.setattr("pyro_mbde.density.flow_copula.fit_flow_copula", steps)
+
+    def test_a_flow_in_the_words_of_a_card(self) -> None:
+        schema, base = follow_public_rows(
+            Schema((REAL, Column("y", 0, 100))), self.frame(), source="S", dependence="flow"
+        )
+        words = base_knowledge(base, [], schema)
+        assert "Its columns depend on one another as in a flow learned from public rows." in words
+        assert "Public rows: 200 public rows of S, flow." in words
+        assert "correlations" not in words
+
+    def test_words_are_of_the_base_and_not_of_the_schema(self) -> None:
+        schema = Schema((REAL, Column("y", 0, 100)), correlations=self.STATED)
+        assert "correlations of x and y (0.3)" in base_knowledge(schema.base(), [], schema)
+        other = GaussianCopula(torch.tensor([[1.0, -0.5], [-0.5, 1.0]]))
+        assert "correlations of x and y (-0.5)" in base_knowledge(schema.base(other), [], schema)
+        flow = follow_public_rows(Schema(schema.columns), self.frame(), source="S", dependence="flow")[1].dependence
+        assert "a flow learned" in base_knowledge(schema.base(flow), [], schema)
+
+    def test_a_flow_cannot_keep_stated_correlations(self) -> None:
+        schema = Schema((REAL, Column("y", 0, 100)), correlations=self.STATED)
+        with pytest.raises(ValueError, match=r"(?s)correlations must be left out .* a flow.*take them out"):
+            follow_public_rows(schema, self.frame(), source="S", dependence="flow")
+        kept, _ = follow_public_rows(schema, self.frame(), source="S")
+        assert [one.value for one in kept.correlations] == [0.3]
+
+    def test_statistics_of_public_rows_may_be_stated(self) -> None:
+        frame = self.frame()
+        schema = Schema((Column("x", 0, 100, mean=float(frame["x"].mean())), Column("y", 0, 100)))
+        follow_public_rows(schema, frame, source="S")  # warnings are errors
+        learn_from_public_rows(schema.columns, frame)
+
+    def test_messages_are_about_public_rows(self) -> None:
+        schema, frame = Schema((Column("x", 0, 50), Column("y", 0, 100))), self.frame()
+        with pytest.warns(UserWarning, match="Notes on the public rows and their schema") as caught:
+            follow_public_rows(schema, frame, source="S")
+        messages = [str(one.message) for one in caught]
+        for changed in (frame.drop(columns="x"), frame.assign(x="odd"), frame.assign(x=np.nan)):
+            refusing = Schema((Column("x", 0, 50, missing="refuse"), Column("y", 0, 100)))
+            with pytest.raises((TypeError, ValueError), match=r"^The public rows must") as error:
+                follow_public_rows(refusing, changed, source="S")
+            messages.append(str(error.value))
+        for message in messages:
+            assert "owner" not in message and "guarantee" not in message
 
 
 class TestMatrix:
