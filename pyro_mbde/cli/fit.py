@@ -13,7 +13,6 @@ import click
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.shared import (
-    DEPENDENCES,
     EXAMPLES,
     EXISTING,
     OUTPUT,
@@ -23,6 +22,7 @@ from pyro_mbde.cli.shared import (
     check_schema_given,
     filled_share_option,
     find_base,
+    find_schema,
     force_option,
     public_rows_options,
     schema_option,
@@ -213,7 +213,12 @@ A schema says what is public about the columns, from their codebook, not from th
 @public_rows_options
 @recipe_options
 @click.option("-o", "--output", type=OUTPUT, metavar="MODEL", help="File for the model. Private.")
-@click.option("--check", is_flag=True, help="Only compare TABLE with the schema: no fit, no model, nothing is spent.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Only compare TABLE with --schema: nothing is fitted or spent. Other options have no effect, except those of "
+    "a CSV file.",
+)
 @table_options
 @click.option("--seed", type=Whole(0), help="For a reproducible fit.")
 @force_option
@@ -254,7 +259,7 @@ def fit_command(
         raise click.UsageError("Missing option '--output'.", ctx)
     assert recipe is not None  # else its options would have said so
     check_output(ctx, output, force=force)
-    columns, base = find_base(ctx, console, schema, public_rows, dependence)
+    columns, base = find_base(ctx, console, schema, public_rows, dependence, csv_format)
     from pyro_mbde._checks import counted
     from pyro_mbde.privacy.advice import advise
     from pyro_mbde.tables.files import TableModel, read_table
@@ -292,7 +297,8 @@ def _check_table(
     from pyro_mbde._checks import counted
     from pyro_mbde.tables.files import read_table
 
-    columns, _ = find_base(ctx, console, schema, None, DEPENDENCES[0])
+    columns = find_schema(ctx, schema)
+    assert columns is not None  # as was checked
     frame = read_table(table, **csv_format)
     num_kept = len(columns.to_tensor(frame))
     names = counted(len(columns.columns), "column")

@@ -22,6 +22,7 @@ from pyro_mbde.cli.shared import (
     schema_option,
     shared_options,
 )
+from pyro_mbde.cli.table import table_options
 
 if TYPE_CHECKING:
     from pyro_mbde.releases.preview import Preview
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 {EXAMPLES}
   pyro-mbde preview --schema schema.toml
   pyro-mbde preview --schema schema.toml --epsilon 3 --rows 20 -o base.png
-  pyro-mbde preview --schema schema.toml --public-rows survey.csv
+  pyro-mbde preview --schema schema.toml --public-rows survey.csv --sep ";"
 """,
 )
 @schema_option
 @public_rows_options
+@table_options
 @click.option("--epsilon", type=NUMBER, help="What a release may cost in all: says what it could change at best.")
 @click.option("--rows", type=Whole(1), default=20, show_default=True, help="Rows of that release, as one batch.")
 @click.option("--show", type=Whole(1), default=8, show_default=True, help="Rows of the base to show.")
@@ -52,6 +54,7 @@ def preview_command(
     schema: Path | None,
     public_rows: Path | None,
     dependence: str,
+    csv_format: dict[str, str],
     epsilon: float | None,
     rows: int,
     show: int,
@@ -68,7 +71,7 @@ def preview_command(
         check_output(ctx, output, force=force)
     from pyro_mbde.releases.preview import draw_preview, preview
 
-    columns, base = find_base(ctx, console, schema, public_rows, dependence)
+    columns, base = find_base(ctx, console, schema, public_rows, dependence, csv_format)
     shown = preview(columns, show, base=base)
     remarks = [] if epsilon is None else batch_remarks(rows, epsilon, skew=SKEW, calibrated=True)
     if output is not None:
@@ -86,14 +89,20 @@ def preview_command(
 
 def _text(shown: Preview, remarks: list[str], output: Path | None) -> str:
     """The preview on a terminal."""
+    from pyro_mbde.releases.preview import LEAST_ASSOCIATION
+
     parts = ["Rows of the public base, as a release would write them:", shown.rows.to_string(index=False), ""]
     columns = [(column.name, column.kind, column.law + _unstated(column.stated)) for column in shown.columns]
-    parts += ["Columns, for 80 in 100 rows:", aligned(columns), ""]
+    parts += ["Columns (10 to 90 per cent quantiles, or shares of levels):", aligned(columns), ""]
     if shown.pairs:
-        pairs = [(f"{one}, {other}", f"{value:+.2f}") for one, other, value in shown.pairs]
+        unordered = {column.name for column in shown.columns if column.is_unordered}
+        pairs = [
+            (f"{one}, {other}", f"{value:.2f}" if {one, other} & unordered else f"{value:+.2f}")
+            for one, other, value in shown.pairs
+        ]
         parts += ["Pairs of columns that go together, strongest first:", aligned(pairs), ""]
     else:
-        parts += ["No two columns go together: the schema states no correlations.", ""]
+        parts += [f"No association of {LEAST_ASSOCIATION:g} or more.", ""]
     if shown.acceptance_rate < 1:
         parts.append(f"Constraints and condition leave {shown.acceptance_rate:.1%} of the base.")
     parts += remarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,8 @@ def public_rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--public-rows",
             type=EXISTING,
             metavar="CSV",
-            help="A table that anybody may see, such as an open survey, with the schema's columns: for the base.",
+            help="A table that anybody may see, such as an open survey, with the schema's columns: for the base. A CSV "
+            "file is read with --sep, --decimal and --encoding.",
         ),
     ):
         function = option(function)
@@ -126,7 +127,12 @@ def check_schema_given(ctx: click.Context, path: Path | None) -> None:
 
 
 def find_base(
-    ctx: click.Context, console: Console, path: Path | None, public_rows: Path | None, dependence: str
+    ctx: click.Context,
+    console: Console,
+    path: Path | None,
+    public_rows: Path | None,
+    dependence: str,
+    csv_format: Mapping[str, str],
 ) -> tuple[Schema, MixedBase]:
     """Returns the schema and its base, which follow public rows where some are named; raises where there is none."""
     check_schema_given(ctx, path)
@@ -139,7 +145,7 @@ def find_base(
     from pyro_mbde.tables.files import read_table
     from pyro_mbde.tables.public_rows import follow_public_rows
 
-    frame = read_table(public_rows)
+    frame = read_table(public_rows, **csv_format)
     console.note(
         f"The base follows the rows of {public_rows}: they must be public. Anything of a private table in them has no "
         f"protection."

@@ -141,9 +141,8 @@ def _dependence(base: MixedBase, names: Sequence[str]) -> str:
         return "Its columns depend on one another as in a flow learned from public rows."
     if isinstance(copula, GaussianCopula):
         matrix = copula.correlation.tril(-1).T
-        pairs = [
-            f"{names[one]} and {names[other]} ({matrix[one, other]:g})" for one, other in matrix.nonzero().tolist()
-        ]
+        places = matrix.nonzero().tolist()
+        pairs = [f"{names[one]} and {names[other]} ({matrix[one, other]:g})" for one, other in places]
         if pairs:
             return f"It has the correlations of {_listed(pairs)}."
     elif copula is not None:

@@ -24,7 +24,7 @@ from pyro_mbde.tables.schema import Schema
 #: Draws of the base that summaries are made of; always the same.
 _NUM_DRAWS = 2**14
 #: Pairs are told from this association on, the strongest first.
-_LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
+LEAST_ASSOCIATION, _MAX_PAIRS = 0.1, 10
 #: By how much constraints have to change a level's share, at least, for a preview to tell it.
 _MOVED_SHARE = 0.01
 #: Levels that are told of a column, at most.
@@ -45,6 +45,7 @@ class ColumnPreview(NamedTuple):
         scale: on which it is modelled, ``linear`` or ``log1p``.
         law: its most frequent levels with their shares, or its 1, 10, 50, 90 and 99 per cent quantiles.
         stated: whether the schema states more of it than its range or levels.
+        is_unordered: whether it has levels without an order: its associations have no sign.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ColumnPreview(NamedTuple):
     scale: str
     law: str
     stated: bool
+    is_unordered: bool
 
 
 class Preview(NamedTuple):
@@ -97,11 +99,17 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
     with seeded(0):
         draws = base.sample(torch.Size([max(_NUM_DRAWS, num_rows)]))
     sample = schema.to_frame(draws)
+    released = [column_of_schema(column) for column in schema.columns]
     columns = tuple(
         ColumnPreview(
-            column.name, column.kind, column.scale, _law(sample[column.name], column.kind), _is_stated(column)
+            column.name,
+            column.kind,
+            column.scale,
+            _law(sample[column.name], column.kind),
+            _is_stated(column),
+            one.is_unordered,
         )
-        for column in schema.columns
+        for column, one in zip(schema.columns, released, strict=True)
     )
     moved: tuple[str, ...] = ()
     if base.predicates:
@@ -109,14 +117,13 @@ def preview(schema: Schema, num_rows: int = 8, *, base: MixedBase | None = None)
             free = schema.to_frame(MixedBase(base.marginals, base.dependence).sample(torch.Size([_NUM_DRAWS])))
         moved = tuple(text for name in sample for text in _moved(str(name), free[name], sample[name]))
     weights = np.full(len(draws), 1 / len(draws))
-    released = [column_of_schema(column) for column in schema.columns]
     samples = [Samples(None, codes, weights) for codes in column_codes(draws, base, released, schema)]
     compared = []
     for one, of in zip(released, samples, strict=True):
         cells = cells_of(of, COLUMN_LEVELS, num_levels=len(one.levels or ())) if one.is_unordered else None
         compared.append(Ordered(one.name, of, cells))
     found = [(*pair.names, pair.base) for pair in associations(compared) if pair.base is not None]
-    pairs = [pair for pair in found if abs(pair[2]) >= _LEAST_ASSOCIATION]
+    pairs = [pair for pair in found if abs(pair[2]) >= LEAST_ASSOCIATION]
     pairs.sort(key=lambda pair: -abs(pair[2]))
     histograms = tuple(
         bars(one, of) if one.levels is None else level_shares(one, of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,37 @@ class TestPreview:
         assert set(rows["sex"]) == {"F", "M"}
         assert 0 < document["acceptance_rate"] < 1
 
-    def test_it_reads_no_table(self, run: Run) -> None:
-        before = run("preview", "--schema", "all.toml").stdout
-        Path("all.csv").unlink()
-        Path("table.csv").unlink()
-        assert run("preview", "--schema", "all.toml").stdout == before
+    def test_it_reads_no_table(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def read_table(*_: object, **__: object) -> None:
+            raise AssertionError("a table is read")
+
+        monkeypatch.setattr("pyro_mbde.tables.files.read_table", read_table)
+        run("preview", "--schema", "all.toml")
+        with pytest.raises(AssertionError, match="a table is read"):
+            run("preview", "--schema", "all.toml", "--public-rows", "all.csv")
+
+    def test_signs_are_of_ordered_columns(self, run: Run) -> None:
+        draft = """[[columns]]
+name = "ward"
+kind = "category"
+levels = ["A", "B", "C"]
+[[columns]]
+name = "age"
+low = 0
+high = 110
+[[columns]]
+name = "stay"
+low = 0
+high = 110
+"""
+        Path("pairs.toml").write_text(draft)
+        text = run("preview", "--schema", "pairs.toml").stdout
+        assert "No association of 0.1 or more." in text
+        assert "Columns (10 to 90 per cent quantiles, or shares of levels):" in text
+        Path("pairs.toml").write_text(f"""constraints = ["ward != 'A' or age < 20", "stay <= age"]\n{draft}""")
+        text = run("preview", "--schema", "pairs.toml").stdout
+        assert re.search(r"ward, age +0\.\d", text)
+        assert re.search(r"age, stay +\+0\.\d", text)
 
     def test_the_same_rows_every_time(self) -> None:
         schema = Schema.read("all.toml")
@@ -110,6 +137,32 @@ class TestPreview:
     def test_a_schema_is_needed(self, run: Run) -> None:
         assert "--schema" in run("preview", code=2).stderr
         assert "--public-rows" in run("preview", "--schema", "all.toml", "--dependence", "flow", code=2).stderr
+
+
+class TestPublicRows:
+    FORMAT = ("--public-rows", "german.csv", "--sep", ";", "--decimal", ",", "--encoding", "latin-1")
+
+    @pytest.fixture(autouse=True)
+    def in_another_format(self) -> None:
+        table = pd.read_csv("all.csv").assign(doctor="Müller")
+        table.to_csv("german.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+
+    def test_preview(self, run: Run) -> None:
+        same = run("preview", "--schema", "all.toml", "--public-rows", "all.csv").stdout
+        assert run("preview", "--schema", "all.toml", *self.FORMAT).stdout == same
+        other = run("preview", "--schema", "all.toml", *self.FORMAT[:2], code=1).stderr
+        assert "--encoding" in other
+        other = run("preview", "--schema", "all.toml", *self.FORMAT[:2], *self.FORMAT[-2:], code=1).stderr
+        assert "--sep" in other
+
+    def test_a_fit_notes_them(self, run: Run) -> None:
+        run("fit", "german.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", *self.FORMAT)
+        schema = TableModel.load("m.pt").schema
+        assert schema is not None and schema.public_rows == "200 public rows of german.csv, copula"
+
+    def test_a_flow_refuses_stated_correlations(self, run: Run) -> None:
+        options = ("--schema", "all.toml", "--public-rows", "all.csv", "--dependence", "flow")
+        assert "correlations must be left out" in run("preview", *options, code=1).stderr
 
 
 class TestDraft:
@@ -150,6 +203,14 @@ class TestCheck:
         assert "left out: doctor" in result.stdout
         assert not Path("model.pt").exists()
 
+    def test_only_the_schema_is_used(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = run("fit", "all.csv", "--schema", "all.toml", "--check").stdout
+        monkeypatch.setattr(Schema, "base", None)
+        monkeypatch.setattr("pyro_mbde.tables.public_rows.follow_public_rows", None)
+        others = ("--public-rows", "all.toml", "--dependence", "flow", "--epsilon", 1)
+        assert run("fit", "all.csv", "--schema", "all.toml", "--check", *others).stdout == plain
+        assert "Other options have no effect" in " ".join(run("fit", "--help").stdout.split())
+
     def test_a_table_that_does_not(self, run: Run) -> None:
         table = pd.read_csv("all.csv")
         table["age"] = "forty"
@@ -169,12 +230,3 @@ class TestCheck:
     def test_without_it_epsilon_and_output_are_needed(self, run: Run) -> None:
         assert "--epsilon" in run("fit", "all.csv", "--schema", "all.toml", "-o", "m.pt", code=2).stderr
         assert "--output" in run("fit", "all.csv", "--schema", "all.toml", "--epsilon", 1, code=2).stderr
-
-
-def test_a_fit_over_public_rows_notes_them(run: Run) -> None:
-    run(
-        "fit", "all.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", "--public-rows", "all.csv"
-    )
-    schema = TableModel.load("m.pt").schema
-    assert schema is not None
-    assert schema.public_rows == "200 public rows of all.csv, copula"
