@@ -16,6 +16,7 @@ from torch import Tensor
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.certificate import SampleBounds, expected_draws
 from pyro_mbde.density.bounds import Bounds, Certificate
+from pyro_mbde.density.rectangles import normal_scores
 
 #: Cells that the unit cube is cut into, at most.
 _MAX_CELLS = 2**14
@@ -27,9 +28,6 @@ _NUM_RIDGES, _NUM_STEPS, _BATCH_SIZE, _LEARNING_RATE = 128, 500, 512, 0.02
 _WARMUP_STEPS = 20
 #: Points whose ridges are computed at once.
 _CHUNK_POINTS = 4096
-#: Coordinates are held off 0 and 1, whose normal scores are infinite. They are multiples of 2^-53; in float32, in which
-#: those of held draws are kept, one can be 1.
-_LEAST_COORDINATE, _LARGEST_COORDINATE = 2.0**-54, 1 - 2.0**-53
 
 
 class Control(ABC):
@@ -118,7 +116,7 @@ class Ridges(Control):
             points: shape ``(n, num_dims)``.
             tilted: :math:`e^f` there, shape ``(n,)``.
         """
-        normal = _normal_scores(points).float()
+        normal = normal_scores(points.double()).float()
         location, scale = float(tilted.mean()), float(tilted.std())
         targets = ((tilted - location) / scale).float()
         with seeded(0), single_thread(), with_gradients():
@@ -141,7 +139,7 @@ class Ridges(Control):
     def __call__(self, points: Tensor) -> Tensor:
         """Returns g, in float64, so that rounding does not move its mean."""
         parts = [
-            torch.addmm(self._biases, _normal_scores(part), self._weights).clamp(-1, 1) @ self._heights
+            torch.addmm(self._biases, normal_scores(part.double()), self._weights).clamp(-1, 1) @ self._heights
             for part in torch.split(points, _CHUNK_POINTS)
         ]
         return torch.cat(parts) + self._constant
@@ -166,11 +164,6 @@ def mean_of_clipped(mean: Tensor, deviation: Tensor) -> Tensor:
         return deviation * density + location * chance
 
     return positive_part(mean + 1) - positive_part(mean - 1) - 1
-
-
-def _normal_scores(points: Tensor) -> Tensor:
-    scores: Tensor = torch.special.ndtri(points.double().clamp(_LEAST_COORDINATE, _LARGEST_COORDINATE))
-    return scores
 
 
 def best_control(

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from pyro_mbde.density.marginals import Marginal, MarginalTable
+from pyro_mbde.density.rectangles import normal_scores
 
 #: Levels, and values of whole numbers, that get an indicator each, at most; more levels share codes of random signs.
 _MAX_INDICATORS, _MAX_INDICATED_NUMBERS, _CODE_LENGTH = 32, 16, 16
 #: Values of a column whose scores are looked up, at most.
 _MAX_LISTED = 2**16
+#: Places closer to 0 or 1 than this give the normal score of this, which is 6.
+_LOWEST_PLACE = 1e-9
 #: Deviation of the uniform distribution on [0, 1].
 _UNIFORM_DEVIATION = 1 / math.sqrt(12)
 
@@ -116,8 +119,7 @@ def _place_scores(table: MarginalTable, value: Tensor, flat: Tensor) -> Tensor:
     """Normal scores of the middle of each value's place, or standardised places; 0 for a missing value."""
     low, high = table.cdf_intervals(value)
     middle = torch.where(table.is_missing(value), 0.5, (low + high) / 2)
-    edge = 1e-9  # of which the normal score is 6
-    normal = torch.special.ndtri(middle.clamp(edge, 1 - edge))
+    normal = normal_scores(middle.clamp(_LOWEST_PLACE, 1 - _LOWEST_PLACE))
     return torch.where(flat, (middle - 0.5) / _UNIFORM_DEVIATION, normal)
 
 

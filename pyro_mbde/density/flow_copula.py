@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_count, check_number
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
+from pyro_mbde.density.copula import Copula
 from pyro_mbde.density.rectangles import (
     HIGHEST,
     LOWEST,
@@ -42,13 +42,18 @@ MIN_ROWS = 10
 
 
 @register_distribution
-class FlowCopula(TorchDistribution):
+class FlowCopula(Copula):
     r"""The law of :math:`\Phi(z)`, where a flow carries z to a standard normal: on the unit cube.
 
     One autoregressive transformation: a monotone spline of each coordinate, whose knots a network computes from the
     coordinates before it. Coordinates are about as uniform as the public rows say. Everything is computed in float64,
     from weights rounded to float32, so that copies in another dtype are the same distribution. Needs zuko:
     ``pip install 'pyro_mbde[flows]'``.
+
+    The probability of a cell takes coordinates in turn, each given those before it: exactly that of an interval, or the
+    density of a point, and then points in that interval. It is exact where nothing comes after the first interval;
+    otherwise an average, whose logarithm is off by about 0.03 for ten strongly dependent intervals, and far less for a
+    few.
 
     Privacy:
         The weights must come from public rows. :func:`fit_flow_copula` makes them.
@@ -67,8 +72,6 @@ class FlowCopula(TorchDistribution):
     References:
         Durkan, Bekasov, Murray, Papamakarios. Neural Spline Flows. 2019. Section 3.
     """
-
-    arg_constraints: dict[str, Any] = {}
 
     def __init__(
         self,
@@ -96,21 +99,13 @@ class FlowCopula(TorchDistribution):
         self._network = network.to(self.weights[0].device).requires_grad_(False)
         super().__init__(torch.Size(), torch.Size([self.num_dims]), validate_args=validate_args)
 
-    @constraints.dependent_property
-    def support(self) -> Any:
-        """The closed unit cube."""
-        support: Any = constraints  # Pyro leaves it unannotated
-        return support.independent(support.unit_interval, 1)
+    @property
+    def numbers(self) -> Tensor:
+        """The weights of the first layer."""
+        return self.weights[0]
 
     def from_uniforms(self, uniforms: Tensor) -> Tensor:
-        """Carries independent uniform numbers to the copula: in the order of columns, each given those before it.
-
-        Args:
-            uniforms: in [0, 1], shape ``(..., d)``.
-
-        Returns:
-            float64 of the same shape, strictly between 0 and 1.
-        """
+        """Carries independent uniform numbers to the copula: in the order of columns, each given those before it."""
         latent = normal_scores(uniforms.double()).reshape(-1, self.num_dims)
         parts = [torch.zeros_like(latent[:0])]
         for part in torch.split(latent, self._rows_at_once(1)):
@@ -121,60 +116,24 @@ class FlowCopula(TorchDistribution):
             parts.append(normal_probabilities(scores))
         return torch.cat(parts).reshape(uniforms.shape)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
-        """Returns draws of shape ``sample_shape + (d,)``, in the dtype of the weights."""
-        weight, shape = self.weights[0], torch.Size(sample_shape) + self.event_shape
-        with torch.no_grad():
-            draws = self.from_uniforms(torch.rand(shape, dtype=torch.float64, device=weight.device))
-        return draws.clamp(max=1 - torch.finfo(weight.dtype).eps / 2).to(weight.dtype)
+    def to_uniforms(self, value: Tensor) -> Tensor:
+        """Returns what :meth:`from_uniforms` carries to ``value``, both of shape ``(..., d)``; float64."""
+        scores = normal_scores(value.double()).reshape(-1, self.num_dims)
+        parts = [_splines(self._network, part)(part) for part in torch.split(scores, self._rows_at_once(1))]
+        return normal_probabilities(torch.cat([scores[:0], *parts])).reshape(value.shape)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density at points of the cube, shape ``(...)``; one nearer to a face than 2^-54 counts as that far.
-
-        Outside the cube it is -inf, where argument checks are off.
-        """
-        if self._validate_args:
-            self._validate_sample(value)
-        wide = value.double()
-        inside = ((wide >= 0) & (wide <= 1)).all(-1)
-        scores = normal_scores(torch.nan_to_num(wide, 0.5))
-        if scores.numel() > _MAX_NUMBERS:
-            parts = torch.split(scores.reshape(-1, self.num_dims), self._rows_at_once(1))
-            log_density = torch.cat([_log_density(self._network, part) for part in parts]).reshape(inside.shape)
-        else:
-            log_density = _log_density(self._network, scores)
-        return torch.where(inside, log_density, -torch.inf).to(value.dtype)
-
-    def log_prob_of_cells(self, low: Tensor, high: Tensor) -> Tensor:
-        """Log-probability of cells, which may be points in some coordinates: the density with respect to those.
-
-        Coordinates are taken in turn, each given those before it: the exact probability of an interval, or density of a
-        point, and then points in that interval. The average is over a fixed lattice, so that the result is one function
-        of the cell. It is exact where nothing comes after the first interval; otherwise an approximation, whose
-        logarithm is off by about 0.03 for ten strongly dependent intervals, and far less for a few.
-
-        Args:
-            low: lower edges in [0, 1], shape ``(..., d)``.
-            high: upper edges, of the same shape. Where they equal ``low`` the coordinate is a point, and gradients flow
-                to it; none flow to the edges of intervals.
-
-        Returns:
-            Shape ``(...)``.
-
-        Raises:
-            ValueError: a cell is outside the cube, or ``low`` is above ``high``; if argument checks are on.
-        """
-        if self._validate_args and low.numel():
-            self._validate_sample(low)
-            self._validate_sample(high)
-            if not bool((low <= high).all()):
-                raise ValueError(argument_error("low", "be at most high", float((low - high).max())))
-        edges = [edge.double().reshape(-1, self.num_dims) for edge in (low, high)]
-        size = self._rows_at_once(_NUM_POINTS)
-        parts = [self._log_cells(*part) for part in zip(*(torch.split(edge, size) for edge in edges), strict=True)]
-        return torch.cat(parts).reshape(low.shape[:-1]).to(low.dtype)
+    def _log_density(self, scores: Tensor) -> Tensor:
+        if scores.numel() <= _MAX_NUMBERS:
+            return _log_density(self._network, scores)
+        parts = torch.split(scores.reshape(-1, self.num_dims), self._rows_at_once(1))
+        return torch.cat([_log_density(self._network, part) for part in parts]).reshape(scores.shape[:-1])
 
     def _log_cells(self, low: Tensor, high: Tensor) -> Tensor:
+        size = self._rows_at_once(_NUM_POINTS)
+        parts = zip(torch.split(low, size), torch.split(high, size), strict=True)
+        return torch.cat([self._log_part(*part) for part in parts])
+
+    def _log_part(self, low: Tensor, high: Tensor) -> Tensor:
         width = (high - low).detach()
         is_point = width <= POINT_SHARE * torch.minimum(low, 1 - high).detach()
         is_point = is_point | (high <= LOWEST) | (low >= HIGHEST)  # beside a face, where scores do not tell them apart
@@ -305,7 +264,7 @@ def _scores_in_cells(low: Tensor, high: Tensor, rows: Tensor) -> Tensor:
 def _network(num_dims: int, hidden_sizes: Sequence[int], num_bins: int) -> nn.Module:
     """A network from scores to the knots of splines, those of each coordinate from the coordinates before it."""
     earlier = torch.ones(num_dims, num_dims).tril(-1).bool().repeat_interleave(3 * num_bins - 1, 0)
-    network: nn.Module = _zuko("zuko.nn").MaskedMLP(earlier, hidden_features=hidden_sizes, activation=nn.Tanh)
+    network: nn.Module = zuko("zuko.nn").MaskedMLP(earlier, hidden_features=hidden_sizes, activation=nn.Tanh)
     return network.double()
 
 
@@ -320,10 +279,14 @@ def _spline(network: Any, scores: Tensor, column: int) -> Any:
     return _rational_quadratic(nn.functional.linear(hidden, (last.mask * last.weight)[rows], last.bias[rows]))
 
 
+def _splines(network: Any, scores: Tensor) -> Any:
+    """The transformations of all coordinates of scores (..., d)."""
+    return _rational_quadratic(network(scores).unflatten(-1, (scores.shape[-1], -1)))
+
+
 def _log_density(network: Any, scores: Tensor) -> Tensor:
     """The log-density of the flow with respect to independent normals, at scores of shape (..., d)."""
-    splines = _rational_quadratic(network(scores).unflatten(-1, (scores.shape[-1], -1)))
-    latent, log_jacobian = splines.call_and_ladj(scores)
+    latent, log_jacobian = _splines(network, scores).call_and_ladj(scores)
     log_density: Tensor = (log_jacobian + (scores.square() - latent.square()) / 2).sum(-1)
     return log_density
 
@@ -332,15 +295,20 @@ def _rational_quadratic(knots: Tensor) -> Any:
     """Splines from their widths, heights and slopes, in the last dimension."""
     num_bins = (knots.shape[-1] + 1) // 3
     parts = torch.split(knots, [num_bins, num_bins, num_bins - 1], -1)
-    return _zuko("zuko.transforms").MonotonicRQSTransform(*parts, bound=_BOUND, slope=_SLOPE)
+    return zuko("zuko.transforms").MonotonicRQSTransform(*parts, bound=_BOUND, slope=_SLOPE)
 
 
-def _zuko(module: str) -> Any:
-    """A module of zuko, whose import turns off torch's validation of all distributions: it is put back."""
+def zuko(module: str, extra: str = "flows") -> Any:
+    """Imports a module of zuko, and puts back torch's validation of all distributions, which zuko turns off.
+
+    Args:
+        module: its full name.
+        extra: of pyro_mbde, that brings zuko: for the error where it is missing.
+    """
     before = Distribution._validate_args, Distribution.arg_constraints
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError("Flows need zuko: install it with `pip install 'pyro_mbde[flows]'`.") from error
+        raise ImportError(f"A flow needs zuko: install it with `pip install 'pyro_mbde[{extra}]'`.") from error
     finally:
         Distribution._validate_args, Distribution.arg_constraints = before  # type: ignore[method-assign]

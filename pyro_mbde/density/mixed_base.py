@@ -12,11 +12,11 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor
-from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.column_features import ColumnFeatures
+from pyro_mbde.density.copula import Copula
 from pyro_mbde.density.marginals import ColumnSupport, Marginal, MarginalTable
 from pyro_mbde.density.predicates import evaluate
 from pyro_mbde.serialization import register_distribution
@@ -75,13 +75,13 @@ class MixedBase(TorchDistribution):
 
     Args:
         marginals: one for each of the d columns.
-        dependence: distribution on the unit cube, such as :class:`~pyro_mbde.density.copula.GaussianCopula`; ``None``
-            for independent columns.
+        dependence: such as :class:`~pyro_mbde.density.copula.GaussianCopula`; ``None`` for independent columns.
         predicates: compiled by :mod:`pyro_mbde.tables.constraints`; all of them hold for every row. Proof that a
             restricted base is a base like any other: docs/proofs.md, *Restricted bases*.
         validate_args: as for any distribution.
 
     Raises:
+        TypeError: the dependence is not a copula.
         ValueError: there is no column, shapes differ, or fewer than one in 1,000 rows satisfies the predicates.
 
     Example:
@@ -98,7 +98,7 @@ class MixedBase(TorchDistribution):
     def __init__(
         self,
         marginals: Sequence[Marginal],
-        dependence: Distribution | None = None,
+        dependence: Copula | None = None,
         predicates: Sequence[list[Any]] = (),
         validate_args: bool | None = None,
     ) -> None:
@@ -106,6 +106,9 @@ class MixedBase(TorchDistribution):
         if not self.marginals or not all(isinstance(one, Marginal) for one in self.marginals):
             raise ValueError(argument_error("marginals", "be Marginals, one or more", type(marginals).__name__))
         num_columns = len(self.marginals)
+        if dependence is not None and not isinstance(dependence, Copula):
+            remedy = "Pass a GaussianCopula, a FlowCopula or another Copula: it needs probabilities of cells."
+            raise TypeError(argument_error("dependence", "be a Copula or None", type(dependence).__name__, remedy))
         if dependence is not None and dependence.event_shape != (num_columns,):
             shape = tuple(dependence.event_shape)
             raise ValueError(argument_error("dependence", f"have event shape ({num_columns},)", shape))
@@ -151,8 +154,8 @@ class MixedBase(TorchDistribution):
 
     def from_uniforms(self, uniforms: Tensor) -> Tensor:
         """Returns rows at points of the unit cube, shape ``(n, d)``, before the predicates are applied."""
-        dependence: Any = self.dependence
-        return self._table.from_uniforms(uniforms if dependence is None else dependence.from_uniforms(uniforms))
+        points = uniforms if self.dependence is None else self.dependence.from_uniforms(uniforms)
+        return self._table.from_uniforms(points)
 
     def cdf_intervals(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Returns :meth:`Marginal.cdf_interval` of each column of rows ``(..., d)``, without the dependence."""
@@ -237,11 +240,10 @@ class MixedBase(TorchDistribution):
         inside = self._table.support.check(value).all(-1)
         low, high = self._table.cdf_intervals(value)
         is_point = ~(self._table.discrete | self._table.is_missing(value))
-        dependence: Any = self.dependence
         if self._table.support.is_discrete:
-            log_density = dependence.log_prob_of_cells(low, torch.where(is_point, low, high))
+            log_density = self.dependence.log_prob_of_cells(low, torch.where(is_point, low, high))
         else:
-            log_density = dependence.log_prob(low)
+            log_density = self.dependence.log_prob(low)
         log_density = log_density + torch.where(is_point, self._table.log_density(value), 0.0).sum(-1)
         return torch.where(inside, log_density, -torch.inf)
 

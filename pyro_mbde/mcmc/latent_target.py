@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import LocationScale, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.mixed_base import MixedBase
+from pyro_mbde.density.rectangles import normal_scores
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.mcmc.target import Params, Target, check_not_batched, nan_text
 
-#: Draws of the base that are tried for a starting point, and how far off 0 and 1 points of the unit cube are kept where
-#: a row is turned into normal scores, which are infinite there.
-_MAX_TRIES, _EDGE = 100, 2.0**-53
+#: Draws of the base that are tried at once for a starting point.
+_MAX_TRIES = 100
 
 
 def columns_of(density: Distribution) -> MixedBase | None:
@@ -74,24 +72,14 @@ class LatentTarget(Target):
         return {"x": self._rows(params["x"])}
 
     def unconstrain(self, values: Params) -> Params:
-        """Returns normal scores of rows: of those that give the same values, those in the middle.
-
-        Raises:
-            ValueError: the base's dependence cannot be inverted.
-        """
+        """Returns normal scores of rows: of those that give the same values, those in the middle."""
         columns, dependence = self._columns, self._columns.dependence
         rows = values["x"].reshape(-1, self._event_shape[-1])
         low, high = columns.cdf_intervals(rows)
         points = (low + high) / 2
         if dependence is not None:
-            to_uniforms: Any = getattr(dependence, "to_uniforms", None)
-            if to_uniforms is None:
-                remedy = "Leave them out: the chains then start at draws of the base."
-                constraint = f"be left out over a base with {type(dependence).__name__}, which cannot be inverted"
-                raise ValueError(argument_error("initial_values", constraint, "some", remedy))
-            points = to_uniforms(points)
-        scores = torch.special.ndtri(points.clamp(_EDGE, 1 - _EDGE))
-        return {"x": scores.reshape(values["x"].shape)}
+            points = dependence.to_uniforms(points)
+        return {"x": normal_scores(points).reshape(values["x"].shape)}
 
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density, up to a constant; +inf where a predicate fails."""

@@ -11,11 +11,11 @@ import numpy as np
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_seed
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import note_schema
+from pyro_mbde.density.copula import Copula
 from pyro_mbde.tables.cells import TABLE, Numbers, Source
 from pyro_mbde.tables.columns import Column
 from pyro_mbde.tables.schema import Schema
@@ -60,7 +60,7 @@ class SpreadSchema(Schema):
         """Returns plain values without a version, which :func:`read_noted` reads."""
         return {"columns": super().to_dict()["columns"]}
 
-    def base(self, dependence: Distribution | None = None) -> Any:
+    def base(self, dependence: Copula | None = None) -> Any:
         """Returns the public base: uniform on the box of the columns' ranges, in the modelled units."""
         assert dependence is None  # its columns are independent
         uniform: Any = dist.Uniform  # Pyro leaves it unannotated

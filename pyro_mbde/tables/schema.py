@@ -24,8 +24,8 @@ from pyro_mbde.tables.schema_files import check_keys, read_columns, read_content
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch.distributions import Distribution
 
+    from pyro_mbde.density.copula import Copula
     from pyro_mbde.density.mixed_base import MixedBase
 
 #: Of what :meth:`Schema.to_dict` returns. The first version had no number: see ``earlier.py``.
@@ -212,14 +212,14 @@ class Schema:
         """
         return write_toml(self.to_dict())
 
-    def base(self, dependence: Distribution | None = None) -> MixedBase:
+    def base(self, dependence: Copula | None = None) -> MixedBase:
         """Returns the public base Q0: of what is stated of each column, with the correlations and constraints.
 
         A column of which nothing is stated is uniform on its range or levels; with the scale ``log1p``, ln(1 + x) is.
         Densities over it remember this schema, and :func:`~pyro_mbde.release` brings their rows into the table's units.
 
         Args:
-            dependence: distribution on the unit cube of d dimensions, in place of the one that the correlations give.
+            dependence: on the unit cube of d dimensions, in place of the one that the correlations give.
 
         Returns:
             A distribution with event shape ``(d,)``.

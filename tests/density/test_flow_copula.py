@@ -12,6 +12,9 @@ from torch import Tensor
 from pyro_mbde.density.base import convert_base, prepare
 from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.density.flow_copula import FlowCopula, fit_flow_copula
+from pyro_mbde.density.marginals import Marginal
+from pyro_mbde.density.mixed_base import MixedBase
+from pyro_mbde.mcmc.latent_target import LatentTarget
 from pyro_mbde.serialization import decode, encode
 
 CORRELATION = torch.tensor([[1.0, 0.7, 0.3], [0.7, 1.0, 0.0], [0.3, 0.0, 1.0]], dtype=torch.float64)
@@ -107,6 +110,17 @@ class TestDensity:
         uniforms = torch.rand(20, 3, dtype=torch.float64)
         jacobian = torch.func.vmap(torch.func.jacrev(copula.from_uniforms))(uniforms)
         assert torch.allclose(-torch.linalg.det(jacobian).abs().log(), copula.log_prob(copula.from_uniforms(uniforms)))
+
+    def test_draws_can_be_inverted(self) -> None:
+        copula, uniforms = wild(3), torch.rand(5, 20, 3, dtype=torch.float64)
+        assert torch.allclose(copula.to_uniforms(copula.from_uniforms(uniforms)), uniforms, atol=1e-9)
+        assert copula.to_uniforms(uniforms[:0]).shape == (0, 20, 3)
+
+    def test_chains_start_at_rows_over_a_flow(self) -> None:
+        density, one = torch.ones(1), torch.tensor([0.0, 1.0])
+        base = MixedBase([Marginal(one, density, density)] * 2, wild(2))
+        target, rows = LatentTarget(base), base.sample((20,))
+        assert torch.allclose(target.constrain(target.unconstrain({"x": rows}))["x"], rows, atol=1e-5)
 
     def test_draws_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         copula, uniforms = wild(3), torch.rand(4, 25, 3, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
@@ -172,3 +173,9 @@ def test_predicates_hold_for_rows_as_they_come_out() -> None:
     with system_generator():
         rows = SystemSource(prepare(base)).propose(100_000)
     assert bool(base.support.check(rows).all())
+
+
+def test_a_dependence_that_is_not_a_copula_is_refused() -> None:
+    uniform = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
+    with pytest.raises(TypeError, match="dependence must be a Copula or None, got dependence='Independent'"):
+        MixedBase(CONTINUOUS.marginals, uniform)  # type: ignore[arg-type]

@@ -14,7 +14,8 @@ from torch.distributions import Distribution
 
 from pyro_mbde._checks import check_count
 from pyro_mbde.density.base import base_location_scale, reference_draws
-from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon, require
+from pyro_mbde.density.flow_copula import zuko
+from pyro_mbde.experiments.baselines.common import FittedDensity, check_scale, check_sizes, describe_epsilon
 from pyro_mbde.experiments.baselines.dp_sgd import PrivateTraining
 from pyro_mbde.experiments.baselines.private_trainer import PrivateTrainer
 from pyro_mbde.privacy.group import GroupGuarantee
@@ -158,10 +159,12 @@ class SplineFlow(nn.Module):
 
     def __init__(self, num_dims: int, num_layers: int, hidden_sizes: Sequence[int], num_bins: int = 8) -> None:
         super().__init__()
-        spline = partial(_zuko("zuko.transforms").MonotonicRQSTransform, bound=_BOUND)
+        spline = partial(zuko("zuko.transforms", "baselines").MonotonicRQSTransform, bound=_BOUND)
         shapes = [(num_bins,), (num_bins,), (num_bins - 1,)]
         options = {"hidden_features": hidden_sizes, "activation": nn.Tanh} if num_dims > 1 else {}
-        flow = _zuko("zuko.flows").MAF(num_dims, transforms=num_layers, univariate=spline, shapes=shapes, **options)
+        flow = zuko("zuko.flows", "baselines").MAF(
+            num_dims, transforms=num_layers, univariate=spline, shapes=shapes, **options
+        )
         self.transform = flow.transform
         for layer in self.transform.transforms:
             last = layer.hyper[-1] if num_dims > 1 else layer.phi
@@ -178,12 +181,3 @@ class SplineFlow(nn.Module):
         """Carries the standard normal to the data, shape ``(..., d)``."""
         value: Tensor = self.transform().inv(latent)
         return value
-
-
-def _zuko(module: str) -> Any:
-    """A module of zuko, whose import turns off torch's validation of all distributions: it is put back."""
-    before = Distribution._validate_args, Distribution.arg_constraints
-    try:
-        return require(module)
-    finally:
-        Distribution._validate_args, Distribution.arg_constraints = before  # type: ignore[method-assign]
