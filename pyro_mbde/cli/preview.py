@@ -81,6 +81,7 @@ def preview_command(
         "columns": [column._asdict() for column in shown.columns],
         "pairs": [{"columns": [one, other], "association": value} for one, other, value in shown.pairs],
         "acceptance_rate": shown.acceptance_rate,
+        "moved": list(shown.moved),
         "remarks": remarks,
         "picture": output,
     }
@@ -105,6 +106,7 @@ def _text(shown: Preview, remarks: list[str], output: Path | None) -> str:
         parts += [f"No association of {LEAST_ASSOCIATION:g} or more.", ""]
     if shown.acceptance_rate < 1:
         parts.append(f"Constraints and condition leave {shown.acceptance_rate:.1%} of the base.")
+        parts += [f"  {text}" for text in shown.moved]
     parts += remarks
     if output is not None:
         parts.append(f"Picture: {output}")

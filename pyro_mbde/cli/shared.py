@@ -142,6 +142,11 @@ def find_base(
         if dependence != DEPENDENCES[0]:
             raise click.UsageError("--dependence goes with --public-rows.", ctx)
         return schema, schema.base()
+    table = ctx.params.get("table")
+    if table is not None and (public_rows.samefile(table) or public_rows.read_bytes() == Path(table).read_bytes()):
+        remedy = "Name a table of other people that anybody may see, or leave --public-rows out."
+        text = f"--public-rows names the private table itself: the guarantee would be void. {remedy}"
+        raise click.UsageError(text, ctx)
     from pyro_mbde.tables.files import read_table
     from pyro_mbde.tables.public_rows import follow_public_rows
 

@@ -91,8 +91,13 @@ class Marginal(TorchDistribution):
             shapes = tuple(left.shape), tuple(right.shape)
             raise ValueError(argument_error("left and right", f"have shape ({len(edges) - 1},)", shapes))
         densities = torch.cat([left, right]).double()
-        if not bool(torch.isfinite(densities).all()) or not bool((densities >= 0).all()) or not bool(densities.any()):
-            raise ValueError(argument_error("left and right", "be finite, at least 0, and not all 0", "others"))
+        bad = (~((densities >= 0) & torch.isfinite(densities))).nonzero()
+        if len(bad) or not bool(densities.any()):
+            found = "0 everywhere"
+            if len(bad):
+                side, place = divmod(int(bad[0]), len(left))
+                found = f"{('left', 'right')[side]}[{place}]={float(densities[bad[0]])}"
+            raise ValueError(f"left and right must be finite, at least 0, and not all 0, got {found}.")
         if self.is_discrete and not bool((edges == edges.round()).all()):
             raise ValueError(argument_error("edges", "be whole numbers for discrete values", edges))
         super().__init__(torch.Size(), torch.Size(), validate_args=validate_args)

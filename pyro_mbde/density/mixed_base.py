@@ -60,6 +60,19 @@ def holds(predicates: Sequence[list[Any]], value: Tensor) -> Tensor:
     return inside.reshape(value.shape[:-1])
 
 
+class RareRowsError(ValueError):
+    """Too few rows of a base satisfy its predicates.
+
+    Args:
+        text: what is wrong.
+        index: of the predicate that, alone, leaves the fewest rows.
+    """
+
+    def __init__(self, text: str, index: int = 0) -> None:
+        super().__init__(text)
+        self.index = index
+
+
 @register_distribution
 class MixedBase(TorchDistribution):
     r"""A public base over columns of all kinds: numbers, whole numbers, levels, dates, missing values.
@@ -116,9 +129,7 @@ class MixedBase(TorchDistribution):
         self._features = ColumnFeatures(self.marginals)
         super().__init__(torch.Size(), torch.Size([num_columns]), validate_args=validate_args)
         if self.predicates and not self.acceptance_rate >= MIN_ACCEPTANCE:
-            remedy = "Drop or widen a constraint, or state what is public about its columns."
-            share = f"be met by at least 1 row in {round(1 / MIN_ACCEPTANCE):,} of the base"
-            raise ValueError(argument_error("constraints and condition", share, self.acceptance_rate, remedy))
+            raise self._too_rare()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -168,15 +179,30 @@ class MixedBase(TorchDistribution):
     @cached_property
     def acceptance_rate(self) -> float:
         """Probability that a row drawn without the predicates satisfies them: public, an average over fixed points."""
-        if not self.predicates:
+        return self._share_that_meets(self.predicates)
+
+    def _share_that_meets(self, predicates: Sequence[list[Any]]) -> float:
+        if not predicates:
             return 1.0
         points = self._all_points()
         with torch.no_grad():
             if points is not None:
-                allowed = self.allowed(points)
-                return float(self._free_log_prob(points[allowed]).exp().sum())
-            rows = self.from_uniforms(self._fixed_points())
-            return float(self.allowed(rows).double().mean())
+                return float(self._free_log_prob(points[holds(predicates, points)]).exp().sum())
+            return float(holds(predicates, self.from_uniforms(self._fixed_points())).double().mean())
+
+    def _too_rare(self) -> RareRowsError:
+        def found(share: float) -> str:
+            if self.has_enumerate_support:
+                return f"a probability of {share:.2g}"
+            return f"{round(share * _NUM_TRIED):,} of {_NUM_TRIED:,} tried"
+
+        alone = [self._share_that_meets([predicate]) for predicate in self.predicates]
+        index = min(range(len(alone)), key=alone.__getitem__)
+        fewest = f" Alone, predicate {index + 1} leaves the fewest: {found(alone[index])}." if len(alone) > 1 else ""
+        least = f"1 row in {round(1 / MIN_ACCEPTANCE):,} of the base"
+        text = f"constraints and condition must be met by at least {least}, got "
+        remedy = "Drop or widen a constraint, or state what is public about its columns."
+        return RareRowsError(f"{text}{found(self.acceptance_rate)}.{fewest} {remedy}", index)
 
     def _fixed_points(self) -> Tensor:
         num_columns = len(self.marginals)

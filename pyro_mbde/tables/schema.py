@@ -225,7 +225,7 @@ class Schema:
             A distribution with event shape ``(d,)``.
         """
         from pyro_mbde.density.marginals import Marginal
-        from pyro_mbde.density.mixed_base import MixedBase
+        from pyro_mbde.density.mixed_base import MixedBase, RareRowsError
         from pyro_mbde.tables.marginals import density_table
 
         marginals = []
@@ -239,7 +239,11 @@ class Schema:
 
             stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
             dependence = GaussianCopula(correlation_matrix(self.names, stated))
-        base = MixedBase(marginals, dependence, list(self.predicates))
+        try:
+            base = MixedBase(marginals, dependence, list(self.predicates))
+        except RareRowsError as error:
+            text = [*self.constraints, self.condition][error.index]
+            raise ValueError(f"{error} Predicate {error.index + 1} is {text!r}.") from None
         note_schema(base, self.to_dict())
         return base
 

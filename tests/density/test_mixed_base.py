@@ -175,6 +175,16 @@ def test_predicates_hold_for_rows_as_they_come_out() -> None:
     assert bool(base.support.check(rows).all())
 
 
+def test_a_number_that_is_not_a_density_is_named() -> None:
+    edges, ones = torch.arange(4.0), torch.ones(3)
+    with pytest.raises(ValueError, match=r"got right\[1\]=-2\.0\."):
+        Marginal(edges, ones, torch.tensor([1.0, -2.0, math.nan]))
+    with pytest.raises(ValueError, match=r"got left\[2\]=nan\."):
+        Marginal(edges, torch.tensor([1.0, 2.0, math.nan]), ones)
+    with pytest.raises(ValueError, match=r"got 0 everywhere\."):
+        Marginal(edges, 0 * ones, 0 * ones)
+
+
 def test_a_dependence_that_is_not_a_copula_is_refused() -> None:
     uniform = dist.Uniform(torch.zeros(2), torch.ones(2)).to_event(1)
     with pytest.raises(TypeError, match="dependence must be a Copula or None, got dependence='Independent'"):

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyro_mbde import Column
+from pyro_mbde import Column, Schema
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.predicates import evaluate
@@ -251,6 +251,19 @@ def test_a_restricted_base_has_the_law_of_the_base_given_the_predicates() -> Non
         num_points = int(inside.sum())
         assert statistic < num_points + 6 * (2 * num_points) ** 0.5  # chi-squared
     assert truth("age >= 10 where sex = M", row(sex="M")) is None  # so rows with a missing age are in the first base
+
+
+def test_too_few_rows_are_counted_and_the_rarest_text_is_named() -> None:
+    columns = (Column("a", 0, 10_000), Column("b", 0, 1))
+    with pytest.raises(ValueError, match="at least 1 row in 1,000") as caught:
+        Schema(columns, constraints=["b < 0.5", "a < 1"], condition="b < 0.9").base()
+    counts = [int(number.replace(",", "")) for number in re.findall(r"([\d,]+) of 131,072 tried", str(caught.value))]
+    assert len(counts) == 2 and 0 < counts[0] < counts[1] < 20
+    assert "Alone, predicate 2 leaves the fewest" in str(caught.value)
+    assert str(caught.value).endswith("Predicate 2 is 'a < 1'.")
+    levels = [str(level) for level in range(2000)]
+    with pytest.raises(ValueError, match=r"got a probability of 0\.0005\. Drop .* Predicate 1 is 'c = 7'\."):
+        Schema((Column("c", kind="category", levels=levels),), condition="c = 7").base()
 
 
 class TestRandomConditions:
