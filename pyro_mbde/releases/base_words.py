@@ -32,8 +32,8 @@ _FACTS = {
     "histogram": ("a histogram of", "histograms of"),
     "distribution": ("a distribution of", "distributions of"),
 }
-#: What was learned of how the columns of public rows go together.
-_LEARNED = {"copula": ", with their correlations", "flow": ", with the dependence between columns that a flow learned"}
+#: What was learned of how the columns of public rows go together; a flow is mentioned with the base's dependence.
+_LEARNED = {"copula": ", with their correlations", "flow": ""}
 
 
 def json_values(node: Any) -> Any:

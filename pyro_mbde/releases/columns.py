@@ -63,7 +63,7 @@ class ReleasedColumn(NamedTuple):
 
     def on_a_card(self) -> dict[str, Any]:
         """Returns what a card says of the column; of numbers, what cards always said."""
-        shown = self._asdict()
+        shown = self._asdict() | {"levels": None if self.levels is None else list(self.levels)}
         if self.kind in ("real", "integer"):
             del shown["kind"]
         return {key: value for key, value in shown.items() if key in _ON_ALL_CARDS or value}
