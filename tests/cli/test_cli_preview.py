@@ -146,6 +146,7 @@ class TestPublicRows:
     def in_another_format(self) -> None:
         table = pd.read_csv("all.csv").assign(doctor="Müller")
         table.to_csv("german.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+        table.iloc[:150].to_csv("own.csv", index=False, sep=";", decimal=",", encoding="latin-1")
 
     def test_preview(self, run: Run) -> None:
         same = run("preview", "--schema", "all.toml", "--public-rows", "all.csv").stdout
@@ -156,13 +157,20 @@ class TestPublicRows:
         assert "--sep" in other
 
     def test_a_fit_notes_them(self, run: Run) -> None:
-        run("fit", "german.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", *self.FORMAT)
+        run("fit", "own.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", *self.FORMAT)
         schema = TableModel.load("m.pt").schema
         assert schema is not None and schema.public_rows == "200 public rows of german.csv, copula"
 
     def test_a_flow_refuses_stated_correlations(self, run: Run) -> None:
         options = ("--schema", "all.toml", "--public-rows", "all.csv", "--dependence", "flow")
         assert "correlations must be left out" in run("preview", *options, code=1).stderr
+
+    def test_the_private_table_is_not_taken_for_public_rows(self, run: Run) -> None:
+        words = ("fit", "all.csv", "--schema", "all.toml", "--epsilon", 1, "--steps", 3, "-o", "m.pt", "--public-rows")
+        Path("copy.csv").write_bytes(Path("all.csv").read_bytes())
+        for name in ("all.csv", "copy.csv"):
+            assert "the private table itself" in run(*words, name, code=2).stderr
+        assert not Path("m.pt").exists()
 
 
 class TestDraft:
