@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _HEADER = """\
 # A draft: names and types of {count}, read from {source}.
-# No smallest or largest value, no level and no mean was read. In a CSV file a column's type follows from its cells: one empty
-# cell makes whole numbers real, one odd cell makes numbers text. So take each kind from the codebook too.
+# No smallest or largest value, no level and no mean was read. In a CSV file a column's type follows from its cells: one
+# empty cell makes whole numbers real, one odd cell makes numbers text. So take each kind from the codebook too.
 # Put what the codebook says in place of each "?", and take the # off what is published. Nothing may come from the
 # table itself: the guarantee would be void. Delete columns that are not to be released.
 """
