@@ -29,8 +29,8 @@ DELTA = 1e-6
 ROWS_PER_SECOND = 200_000
 #: What a fit takes on one core, in words, with the default network; the certificate is that of a batch of at most this
 #: epsilon and this many rows.
-_FIT_TAKES = "a fit takes about 10 seconds"
-_CERTIFICATE_TAKES = "its certificate 5 to 30 more"
+_FIT_TAKES = "a fit takes 10 seconds to a minute"
+_CERTIFICATE_TAKES = "its certificate 5 seconds to a minute more"
 _MAX_TIMED_EPSILON, _MAX_TIMED_ROWS = 10.0, 20
 delta_option = click.option(
     "--delta",

@@ -43,8 +43,9 @@ def draft_command(
 ) -> None:
     """Write a schema with the names and kinds of TABLE's columns, and a question where the codebook must be consulted.
 
-    Names and types are all that is read from TABLE: no smallest or largest value, no level, no mean. Fill in the rest
-    from the codebook, look at `pyro-mbde preview --schema`, and check the table with `pyro-mbde fit --check`.
+    Names and types are all that is read from TABLE: no smallest or largest value, no level, no mean. In a CSV file a
+    single cell can change a column's type: take the kinds from the codebook too. Fill in the rest from the codebook,
+    look at `pyro-mbde preview --schema`, and check the table with `pyro-mbde fit --check`.
     """
     if output is not None:
         check_output(ctx, output, force=force)

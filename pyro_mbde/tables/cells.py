@@ -48,7 +48,7 @@ _PATTERNS = {  # ASCII digits only; other digits count as text
     _POINTS: re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII),
 }
 #: Numbers, dates, times and amounts, whatever sign or blank is before them.
-_BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
+BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
 _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
     _DATES: 'Declare kind = "date" or "datetime" in the schema.',
@@ -82,7 +82,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str], source: Source = TABLE
         else:
             has = f"It has {counted(len(there), 'column')}. A file's first line must name them."
         remedy = "Names must match exactly, including spaces and capitals."
-        has += look_alike_hint(missing, [label for label in there if not _BEGINS_WITH_DIGIT.match(str(label))])
+        has += look_alike_hint(missing, [label for label in there if not BEGINS_WITH_DIGIT.match(str(label))])
         text = f"{source.name} must have columns named {_listed(missing)}. {has} {remedy} {source.closing}"
         raise ValueError(text.rstrip())
     repeated = [name for name in names if there.count(name) > 1]
@@ -94,7 +94,7 @@ def check_form(frame: pd.DataFrame, names: Sequence[str], source: Source = TABLE
 def _is_header(labels: Sequence[Any], names: Sequence[str]) -> bool:
     """Whether labels are plausibly names of columns and no row of the table; the rule is that of :func:`check_form`."""
     texts = [str(label) for label in labels]
-    return any(is_similar(name, texts) for name in names) and not any(map(_BEGINS_WITH_DIGIT.match, texts))
+    return any(is_similar(name, texts) for name in names) and not any(map(BEGINS_WITH_DIGIT.match, texts))
 
 
 def as_floats(series: pd.Series[Any]) -> Numbers:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyro_mbde.tables.cells import BEGINS_WITH_DIGIT
 from pyro_mbde.tables.schema_files import toml_value
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 _HEADER = """\
 # A draft: names and types of {count}, read from {source}.
-# Nothing else was read: no smallest or largest value, no level, no mean.
+# No smallest or largest value, no level and no mean was read. In a CSV file a column's type follows from its cells: one
+# empty cell makes whole numbers real, one odd cell makes numbers text. So take each kind from the codebook too.
 # Put what the codebook says in place of each "?", and take the # off what is published. Nothing may come from the
 # table itself: the guarantee would be void. Delete columns that are not to be released.
 """
@@ -63,12 +65,15 @@ def draft_schema(frame: pd.DataFrame, source: str = "the table") -> str:
     """Returns the text of a schema file that has a table's column names and kinds, and questions on the rest.
 
     Privacy:
-        Of the table it reads names and types of columns. A type is read from values in so far as a column of text is
-        one that holds a text somewhere.
+        Of the table it reads names and types of columns. In a file of text a type follows from the cells, so that a
+        single one can change it: the owner takes kinds from the codebook.
 
     Args:
         frame: the table.
         source: what to call it.
+
+    Raises:
+        ValueError: a name begins with a digit: the first line may be a row of the table, and not a header.
 
     Example:
         >>> import pandas as pd
@@ -81,6 +86,11 @@ def draft_schema(frame: pd.DataFrame, source: str = "the table") -> str:
         # missing_share =      # if published
         <BLANKLINE>
     """
+    if numbers := [place for place, name in enumerate(frame.columns, 1) if BEGINS_WITH_DIGIT.match(str(name))]:
+        remedy = "The first line of a file must name the columns. Rename it if it does."
+        raise ValueError(
+            f"columns must have names that do not begin with a digit, but column {numbers[0]} has. {remedy}"
+        )
     count = "one column" if frame.shape[1] == 1 else f"{frame.shape[1]:,} columns"
     parts = [_HEADER.format(count=count, source=source)]
     for place, name in enumerate(frame.columns):

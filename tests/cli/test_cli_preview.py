@@ -190,6 +190,12 @@ class TestDraft:
         table.to_csv("all.csv", index=False)
         assert run("schema", "draft", "all.csv").stdout == first
 
+    def test_a_row_is_not_taken_for_a_header(self, run: Run) -> None:
+        Path("headless.csv").write_text("Anna Schmidt,12.5,HIV+\nBob Jones,13.2,neg\n")
+        result = run("schema", "draft", "headless.csv", code=1)
+        assert "first line" in result.stderr
+        assert "Anna" not in result.stderr + result.stdout
+
     def test_a_draft_asks_for_all_that_is_missing_at_once(self, run: Run) -> None:
         run("schema", "draft", "all.csv", "-o", "draft.toml")
         errors = run("preview", "--schema", "draft.toml", code=1).stderr
