@@ -240,7 +240,7 @@ class TestFollowing:
         )
         words = base_knowledge(base, [], schema)
         assert "Its columns depend on one another as in a flow learned from public rows." in words
-        assert "Public rows: 200 public rows of S, flow." in words
+        assert "Public rows: 200 rows of S" in words
         assert "correlations" not in words
 
     def test_words_are_of_the_base_and_not_of_the_schema(self) -> None:
