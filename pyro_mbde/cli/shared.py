@@ -68,7 +68,8 @@ def public_rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(DEPENDENCES),
             default="copula",
             show_default=True,
-            help="How columns of the public rows go together: by correlations; or by a neural network (a flow).",
+            help="How columns of the public rows go together: by correlations; or by a neural network (a flow), "
+            "where the schema states no correlations.",
         ),
         click.option(
             "--public-rows",
