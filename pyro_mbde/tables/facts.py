@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde._checks import argument_error, check_number, shown
+from pyro_mbde._checks import argument_error, check_number, listed, shown
+from pyro_mbde.names import near_miss_hint
 from pyro_mbde.tables.dates import UnreadableDateError, count_units, read_moment
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime
 MAX_ENTRIES, MAX_LEVELS = 2000, 4096
 #: How far from 1 shares may add up to, as printed shares are rounded.
 MAX_ROUNDING = 0.01
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Range(NamedTuple):
@@ -153,21 +152,22 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
 
 def read_level_shares(column: Column) -> Numbers:
     """Returns the share of each level, in order."""
-    given = _table("shares", column.shares, MAX_LEVELS)
-    levels: list[Any] = [False, True] if column.kind == "boolean" else list(column.levels or ())
-    found: dict[int, float] = {}
+    given, kind = _table("shares", column.shares, MAX_LEVELS), column.of_kind
+    levels = (False, True) if column.kind == "boolean" else tuple(column.levels or ())
+    words = column.levels or ("false", "true")
+    found: dict[Any, float] = {}
     for key, share in given.items():
-        place = _place_of_level(column.kind, key, levels)
-        if place is None:
-            names = ["false", "true"] if column.kind == "boolean" else [str(level) for level in levels]
-            raise ValueError(argument_error("shares", "name levels of the column", key, _hint(str(key), names)))
-        if place in found:
+        try:
+            level = kind.of_key(column, key)
+        except ValueError:
+            remedy = near_miss_hint(str(key), [str(word) for word in words]) or f"They are {listed(words)}."
+            raise ValueError(argument_error("shares", "name levels of the column", key, remedy)) from None
+        if level in found:
             raise ValueError(argument_error("shares", "name each level once", key))
-        found[place] = _share(f"shares[{key}]", share)
-    if left := [level for place, level in enumerate(levels) if place not in found]:
-        example = str(left[0]).lower() if column.kind == "boolean" else left[0]
-        raise ValueError(argument_error("shares", "give a share to every level", given, f"{example} has none."))
-    return _summing_to_one("shares", np.array([found[place] for place in range(len(levels))]))
+        found[level] = _share(f"shares[{key}]", share)
+    if left := [word for level, word in zip(levels, words, strict=True) if level not in found]:
+        raise ValueError(f"shares must give a share to every level, got none for {listed(left)}. State them too.")
+    return _summing_to_one("shares", np.array([found[level] for level in levels]))
 
 
 def read_number_shares(column: Column) -> tuple[dict[int, float], float]:
@@ -214,26 +214,6 @@ def code_of_date(column: Column, name: str, value: Any) -> int:
         kind = ValueError if isinstance(value, str) else TypeError
         raise kind(argument_error(name, "be a date such as 2020-01-31", _plain(value), str(error))) from None
     return int(count_units(moment, low, resolution))
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Returns a sentence with the name that was probably meant, or an empty text."""
-    folded = {name.casefold(): name for name in known}
-    close = get_close_matches(word.casefold(), folded, 1)
-    return f"Did you mean {folded[close[0]]!r}?" if close else ""
-
-
-def _hint(word: str, known: Sequence[str]) -> str:
-    few = f"They are {', '.join(map(repr, known[:8]))}{', ...' if len(known) > 8 else ''}."
-    return did_you_mean(word, known) or few
-
-
-def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
-    text = str(key).strip()
-    if kind == "boolean":
-        return 1 if text.casefold() in _TRUE else 0 if text.casefold() in _FALSE else None
-    texts = [str(level) for level in levels]
-    return texts.index(text) if text in texts else None
 
 
 def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:

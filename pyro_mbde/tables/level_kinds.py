@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyro_mbde._checks import argument_error
+from pyro_mbde._checks import argument_error, listed
 from pyro_mbde.tables.cells import Flags, Numbers, present_cells
 from pyro_mbde.tables.kinds import Kind, Odd, Reading, by_distinct_cell, put
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
 
 MAX_LEVELS = 10_000
-#: Levels that a message lists.
-_MAX_SHOWN = 8
 _FALSE, _TRUE = ("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1")
 _BLANK, _UNKNOWN = -1, -2
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
@@ -193,12 +191,6 @@ def _boolean(cell: Any) -> int | None:
         return int(number) if number in (0, 1) else None
     text = text_of(cell).casefold()
     return 0 if text in _FALSE else 1 if text in _TRUE else None
-
-
-def listed(levels: Sequence[Any]) -> str:
-    """Returns the first levels, and how many more there are."""
-    shown = ", ".join(repr(level) for level in levels[:_MAX_SHOWN])
-    return shown if len(levels) <= _MAX_SHOWN else f"{shown} and {len(levels) - _MAX_SHOWN:,} more"
 
 
 def _check_levels(given: Any) -> tuple[Any, ...]:

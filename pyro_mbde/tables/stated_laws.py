@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyro_mbde._checks import argument_error, check_number, shown
-from pyro_mbde.tables.facts import DATE_KINDS, Numbers, code_of_date, did_you_mean, range_of
+from pyro_mbde.names import near_miss_hint
+from pyro_mbde.tables.facts import DATE_KINDS, Numbers, code_of_date, range_of
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
@@ -88,7 +89,7 @@ def read_distribution(column: Column) -> StatedLaw:
     family = getattr(stats, name, None)
     if not isinstance(family, classes):
         names = [other for other in dir(stats) if isinstance(getattr(stats, other), classes)]
-        remedy = did_you_mean(name, names) or "Common ones are norm, lognorm, gamma, beta and expon."
+        remedy = near_miss_hint(name, names) or "Common ones are norm, lognorm, gamma, beta and expon."
         if isinstance(family, stats.rv_discrete):
             remedy = "It is a law of whole numbers: the column needs the kind integer."
         raise ValueError(argument_error("distribution name", "be that of a law in scipy.stats", name, remedy))
@@ -112,7 +113,7 @@ def _parameters(column: Column, name: str, family: Any, given: Mapping[str, Any]
     for key, value in given.items():
         if key not in known:
             meant = _OTHER_NAMES.get(key)
-            remedy = f"Did you mean {meant!r}?" if meant in known else did_you_mean(key, known)
+            remedy = f"Did you mean {meant!r}?" if meant in known else near_miss_hint(key, known)
             raise ValueError(
                 argument_error("distribution", f"have parameters of {name}: {', '.join(known)}", key, remedy)
             )

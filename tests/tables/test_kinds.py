@@ -387,12 +387,20 @@ class TestColumn:
         assert MINUTE.low == datetime(2020, 1, 1)
 
     def test_a_default_share_of_missing_values(self) -> None:
-        assert REAL.missing_share == 0.1
-        assert Column("x", 0, 1).missing_share is None
+        assert [float(Schema((one,)).base().marginals[0].missing_share) for one in (REAL, Column("x", 0, 1))] == [
+            0.1,
+            0,
+        ]
+
+    def test_a_stated_share_differs_from_the_default(self) -> None:
+        stated = Column("x", 0, 1, missing="level", missing_share=0.1)
+        assert stated != Column("x", 0, 1, missing="level")
+        assert "missing_share" not in Column("x", 0, 1, missing="level").to_dict()
+        assert Column(**stated.to_dict()) == stated
 
     def test_what_is_shown(self) -> None:
         assert repr(Column("x", 0, 1, decimals=2)) == "Column(name='x', low=0.0, high=1.0, kind='real', decimals=2)"
-        assert repr(SMOKER) == "Column(name='x', kind='boolean', missing='level', missing_share=0.1)"
+        assert repr(SMOKER) == "Column(name='x', kind='boolean', missing='level')"
 
     def test_codes_of_public_values(self) -> None:
         assert WARD.code("größe") == 1

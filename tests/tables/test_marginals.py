@@ -7,11 +7,12 @@ from datetime import date
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
 
-from pyro_mbde import Column
+from pyro_mbde import Column, Schema
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.tables import marginals
 from pyro_mbde.tables.facts import range_of
@@ -288,6 +289,25 @@ class TestShares:
         column = Column("flag", kind="boolean", shares={keys[0]: 0.2, keys[1]: 0.8})
         assert density_table(column).masses().tolist() == [0.8, 0.2]
 
+    @pytest.mark.parametrize("keys", [("ja", "nein"), (True, False), ("true", "false")])
+    def test_of_booleans_with_their_own_words(self, keys: tuple[Any, Any]) -> None:
+        column = Column("flag", kind="boolean", levels=["nein", "ja"], shares={keys[0]: 0.2, keys[1]: 0.8})
+        assert density_table(column).masses().tolist() == [0.8, 0.2]
+        assert Schema((column,)).to_tensor(pd.DataFrame({"flag": ["ja", "nein"] * 5})).sum() == 5
+
+    def test_errors_name_the_words_of_a_boolean(self) -> None:
+        with pytest.raises(ValueError, match="shares must name levels of the column, got .*They are 'nein', 'ja'."):
+            Column("flag", kind="boolean", levels=["nein", "ja"], shares={"yes": 0.2, "no": 0.8})
+        with pytest.raises(ValueError, match="got none for 'ja'"):
+            Column("flag", kind="boolean", levels=["nein", "ja"], shares={"nein": 0.8})
+        with pytest.raises(ValueError, match="got none for 'true'"):
+            Column("flag", kind="boolean", shares={"no": 0.8})
+
+    @pytest.mark.parametrize("shares", [{"yes": 0.1, "true": 0.2, "no": 0.7}, {"1": 0.1, 1: 0.2, 0: 0.7}])
+    def test_each_level_once(self, shares: dict[Any, float]) -> None:
+        with pytest.raises(ValueError, match="name each level once"):
+            Column("flag", kind="boolean", shares=shares)
+
     def test_of_whole_numbers(self) -> None:
         assert pmf(integer(0, 5, shares={"0": 0.3, 2: 0.3})) == pytest.approx(np.array([0.3, 0.1, 0.3, 0.1, 0.1, 0.1]))
         assert pmf(integer(0, 1, shares={0: 0.3, 1: 0.7})) == pytest.approx(np.array([0.3, 0.7]))
@@ -298,7 +318,7 @@ class TestShares:
         ("shares", "message"),
         [
             ({"I": 0.5, "II": 0.2, "III": 0.2}, r"add up to 1 \(within 0.01\), got the sum 0.9"),
-            ({"I": 0.5, "II": 0.5}, "a share to every level.*III has none"),
+            ({"I": 0.5, "II": 0.5}, "a share to every level, got none for 'III'"),
             ({"I": 0.5, "II": 0.5, "III": 0.0}, r"shares\[III\] must be a share above 0"),
             ({"I": 50, "II": 30, "III": 20}, "Divide percentages by 100"),
             ({"I": 0.5, "II": 0.3, "IIII": 0.2}, "Did you mean 'III'"),
