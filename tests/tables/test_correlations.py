@@ -34,7 +34,7 @@ def test_an_impossible_schema_says_by_what_it_becomes_possible() -> None:
     Schema(columns, scaled).base()
 
 
-@pytest.mark.parametrize("distance", [0.5, 0.9, 0.999, 1.1, 2])
+@pytest.mark.parametrize("distance", [0.5, 0.9, 1.1, 2])
 def test_what_a_schema_accepts_has_a_base(distance: float) -> None:
     """A schema and its copula have one limit, of numbers rounded in one way."""
     stated = [{"columns": ["age", "income"], "value": 1 - distance * MIN_EIGENVALUE}]
