@@ -261,7 +261,11 @@ class Values:
         elif text is not None and "number" in (one.kind, other.kind):
             remedy = "Write numbers without quotes."
         elif {one.kind, other.kind} == {"number", "date"}:
+            number = one if one.kind == "number" else other
+            piece = self.source.piece(number.part)
             remedy = "Write a date as 2020-01-31; the difference of two dates is a number, of days."
+            if "-" in piece and _DATE.fullmatch(piece):  # a month, which reads as a subtraction
+                remedy = f"Write {piece!r} in quotes."
         elif one.kind == other.kind == "level":
             remedy = "Columns of levels can be compared if they have the same levels, in the same order."
         return self.source.error(f"compare like with like, not {kinds[0]} with {kinds[1]}", place, remedy)

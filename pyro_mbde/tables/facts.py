@@ -11,7 +11,7 @@ import numpy as np
 
 from pyro_mbde._checks import argument_error, check_number, listed, shown
 from pyro_mbde.names import near_miss_hint
-from pyro_mbde.tables.dates import UnreadableDateError, count_units, read_moment
+from pyro_mbde.tables.date_kinds import units_since_low
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
@@ -73,7 +73,9 @@ def read_mean(column: Column) -> tuple[float, float | None]:
     """Returns mean and standard deviation in the table's units, of dates as codes."""
     mean, span = read_value(column, "mean", column.mean), range_of(column)
     if not span.low < mean < span.high:
-        raise ValueError(argument_error("mean", f"be between {_ends(column)}, not at an end", _plain(column.mean)))
+        low, high = _ends(column)[1:-1].split(", ")
+        remedy = "Check its unit, and low and high."
+        raise ValueError(argument_error("mean", f"lie strictly between {low} and {high}", _plain(column.mean), remedy))
     if column.sd is None:
         return mean, None
     sd = check_number("sd", column.sd, "be above 0 and finite", lambda value: 0 < value < math.inf)
@@ -87,9 +89,6 @@ def read_quantiles(column: Column) -> tuple[Numbers, Numbers]:
     numbers is the edge n + 1. Several levels at one whole number are the mass of that number.
     """
     span, given = range_of(column), _table("quantiles", column.quantiles)
-    if any(isinstance(value, Mapping) for value in given.values()):  # TOML reads 0.5 = 3 as 0 = {5 = 3}
-        remedy = 'In TOML, put them in quotation marks: {"0.25" = 10, "0.75" = 30}.'
-        raise TypeError(argument_error("quantiles", "be numbers by levels", dict(given), remedy))
     pairs = sorted((_level(key), read_value(column, f"quantiles[{key}]", value)) for key, value in given.items())
     if len({level for level, _ in pairs}) < len(pairs):
         raise ValueError(argument_error("quantiles", "have different levels", list(given)))
@@ -194,7 +193,7 @@ def read_number_shares(column: Column) -> tuple[dict[int, float], float]:
 def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> float:
     """Returns a value in the table's units, of a date as a code; within the range unless ``free``."""
     if column.kind in DATE_KINDS:
-        number = float(code_of_date(column, name, value))
+        number = float(units_since_low(column, name, value))
     else:
         number = check_number(name, value, "be finite", math.isfinite)
     span = range_of(column)
@@ -205,21 +204,10 @@ def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> 
     return number
 
 
-def code_of_date(column: Column, name: str, value: Any) -> int:
-    """Returns how many units of a date column's resolution a date is after ``low``."""
-    resolution, low = str(column.resolution), np.datetime64(column.low.isoformat(), "s")
-    try:
-        moment = read_moment(value, resolution, column.timezone)
-    except UnreadableDateError as error:
-        kind = ValueError if isinstance(value, str) else TypeError
-        raise kind(argument_error(name, "be a date such as 2020-01-31", _plain(value), str(error))) from None
-    return int(count_units(moment, low, resolution))
-
-
 def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         examples = {
-            "quantiles": '{"0.25" = 10, "0.75" = 30}',
+            "quantiles": "{0.25 = 10, 0.75 = 30}",
             "histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}",
             "shares": "{yes = 0.3, no = 0.7}",
         }
@@ -247,8 +235,8 @@ def _number(key: Any) -> float | None:
 
 
 def _share(name: str, value: Any, *, zero: bool = False) -> float:
-    constraint = "be a share, from 0 to 1" if zero else "be a share above 0, at most 1"
-    remedy = "" if zero else "Leave out of levels what cannot occur."
+    constraint = "be a share from 0 to 1" if zero else "be a share above 0 and at most 1"
+    remedy = "" if zero else "A value that cannot occur must be left out of the column's levels or range."
     if isinstance(value, int | float) and 1 < value <= 100:
         remedy = "Divide percentages by 100."
     return check_number(name, value, constraint, lambda v: (v >= 0 if zero else v > 0) and v <= 1, remedy=remedy)
@@ -257,7 +245,8 @@ def _share(name: str, value: Any, *, zero: bool = False) -> float:
 def _summing_to_one(name: str, shares: Numbers) -> Numbers:
     total = math.fsum(shares)
     if not abs(total - 1) <= MAX_ROUNDING + 1e-12:
-        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}.")
+        remedy = "Check that none is missing or counted twice; divide counts by their sum."
+        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}. {remedy}")
     return shares / total
 
 

@@ -8,11 +8,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyro_mbde._checks import argument_error, listed
+from pyro_mbde._checks import argument_error, counted, listed
 from pyro_mbde.tables.cells import Flags, Numbers, present_cells
 from pyro_mbde.tables.kinds import Kind, Odd, Reading, by_distinct_cell, put
 
@@ -50,6 +51,12 @@ class Lookup:
             return code
         number = _number(cell)
         return None if number is None else self._numbers.get(number)
+
+
+@lru_cache(maxsize=64)
+def _lookup_of(levels: tuple[Any, ...]) -> Lookup:
+    """The lookup of all levels, made once: a column with thousands of shares asks for it as often."""
+    return Lookup(levels)
 
 
 def text_of(value: Any) -> str:
@@ -132,7 +139,7 @@ class Category(Kind):
         return column.levels
 
     def _lookup(self, column: Column) -> Any:
-        return Lookup(self._levels(column))
+        return _lookup_of(self._levels(column))
 
 
 class Ordered(Category):
@@ -154,8 +161,9 @@ class Boolean(Category):
         if column.levels is not None:
             words = _check_levels(column.levels)
             if len(words) != 2:
-                wanted = "be two words, that of False and that of True"
-                raise ValueError(argument_error("levels", wanted, list(words), "Of others, declare a category."))
+                wanted = "be two words, the one for false and then the one for true"
+                remedy = 'For more levels, declare kind = "category".'
+                raise ValueError(argument_error("levels", wanted, list(words), remedy))
             put(column, levels=words)
 
     def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
@@ -181,7 +189,7 @@ class Boolean(Category):
     def _lookup(self, column: Column) -> Any:
         if column.levels is None:
             return _boolean
-        lookup = Lookup(column.levels)
+        lookup = _lookup_of(column.levels)
         return lambda cell: int(cell) if isinstance(cell, bool | np.bool_) else lookup(cell)
 
 
@@ -215,7 +223,7 @@ def _check_levels(given: Any) -> tuple[Any, ...]:
         if places[text] != place:
             raise ValueError(f"levels must differ from one another, got {other!r} and {level!r}. Leave out one.")
     if not 2 <= len(levels) <= MAX_LEVELS:
-        found = f"{len(levels):,} levels"
+        found = counted(len(levels), "level")
         remedy = "Leave out a column that is always the same." if len(levels) < 2 else "Group them by a public rule."
-        raise ValueError(f"levels must be 2 to {MAX_LEVELS:,}, got {found}. {remedy}")
+        raise ValueError(f"levels must be 2 to {MAX_LEVELS:,} texts or numbers, got {found}. {remedy}")
     return levels

@@ -17,6 +17,8 @@ from pyro_mbde.tables.toml import toml_fault
 
 IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+#: Keys of a column whose value may be "?" in earnest; at others it is a question of a draft.
+_ANY_TEXT, _ASKED = ("name", "missing"), "Put in what the codebook says."
 #: What a list may fill of a line.
 _MAX_LINE = 100
 #: Keys of a column in the order of a file, those of which nothing is said where they are as by default.
@@ -85,6 +87,8 @@ def _read_column(subject: str, entry: Any) -> Column:
     if isinstance(name := entry.get("name"), str) and name:
         subject = f"column {name!r}"
     check_keys(subject, entry, COLUMN_KEYS, ["name"], 'Write name = "...", as the table calls it.')
+    if asked := [key for key, value in entry.items() if key not in _ANY_TEXT and value in ("?", ["?"])]:
+        raise ValueError(f'{subject} must have values in place of "?" at {" and ".join(asked)}. {_ASKED}')
     return Column(**entry)
 
 

@@ -90,8 +90,6 @@ timezone = "Europe/Berlin"
 columns = ["age", "visits"]
 value = 0.3
 """
-# A key with a point in it must be quoted, or it is a table in a table.
-HOSPITAL = HOSPITAL.replace("{ 0.5 =", '{ "0.5" =')
 
 
 @pytest.fixture
@@ -167,6 +165,24 @@ class TestMistakes:
     def test_refused(self, changed: dict[str, Any], error: type[Exception], text: str) -> None:
         with pytest.raises(error, match=re.escape(text)):
             Schema.from_dict({**tomllib.loads(HOSPITAL), **changed})
+
+    @pytest.mark.parametrize(
+        ("asked", "keys"),
+        [
+            ({"low": "?", "high": "?"}, "low and high"),
+            ({"kind": "category", "levels": ["?"]}, "levels"),
+            ({"kind": "date", "low": 3, "high": "?"}, "high"),
+            ({"low": 0, "high": 9, "mean": "?"}, "mean"),
+        ],
+    )
+    def test_a_question_of_a_draft(self, asked: dict[str, Any], keys: str) -> None:
+        text = f"column 'x' must have values in place of \"?\" at {keys}. Put in what the codebook says."
+        with pytest.raises(ValueError, match=re.escape(text)):
+            Schema.from_dict({"columns": [{"name": "x", **asked}]})
+
+    def test_a_question_mark_may_be_a_level(self) -> None:
+        column = {"name": "?", "kind": "category", "levels": ["?", "A"], "missing": "?"}
+        assert Schema.from_dict({"columns": [column]}).names == ("?",)
 
     def test_json_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "schema.json").write_text('{"columns": [')
