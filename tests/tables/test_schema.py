@@ -295,7 +295,7 @@ class TestFiles:
             Schema.from_dict({"columns": columns})
         lines = str(caught.value).splitlines()[1:]
         assert [line.partition(":")[0] for line in lines[:2]] == ["  column 'age'", "  column 'cost'"]
-        assert lines[2] == "  column 'x': high must be given for the kind real."
+        assert lines[2] == "  column 'x': high must be given for the kind real. Take it from the codebook."
 
     def test_policies_are_kept(self, tmp_path: Path) -> None:
         schema = Schema((Column("age", 0, 110, outside="drop", missing=3), Column("x", 0, 1, missing="refuse")))
