@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ def shown(number: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, as in ``1 row`` and ``2,000 rows``."""
     return f"{number:,} {noun if number == 1 else f'{noun}s'}"
+
+
+def listed(names: Sequence[object], most: int = 8) -> str:
+    """Returns the first names, and how many more there are, as in ``'a', 'b' and 3 more``."""
+    first = ", ".join(map(repr, names[:most]))
+    return first if len(names) <= most else f"{first} and {len(names) - most:,} more"
 
 
 def in_nats(number: float) -> str:

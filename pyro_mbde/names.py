@@ -113,12 +113,15 @@ def look_alike_hint(missing: Iterable[str], there: Iterable[object]) -> str:
 def near_miss_hint(missing: str, there: Iterable[str]) -> str:
     """Returns which name was meant by one that is missing, where one is close; nothing where none is.
 
+    Close is one that differs by few letters, or by the order of the letters alone.
+
     Example:
         >>> near_miss_hint("patient-2026", ["survey", "patients-2026"]), near_miss_hint("other", ["survey"])
         ("Did you mean 'patients-2026'?", '')
     """
-    folded = {normal_name(name).casefold(): name for name in there}
-    close = difflib.get_close_matches(normal_name(missing).casefold(), folded, n=1, cutoff=0.75)
+    folded, wanted = {normal_name(name).casefold(): name for name in there}, normal_name(missing).casefold()
+    swapped = [name for name in folded if len(wanted) > 2 and sorted(name) == sorted(wanted)]
+    close = difflib.get_close_matches(wanted, folded, n=1, cutoff=0.75) or swapped
     return f"Did you mean {folded[close[0]]!r}?" if close else ""
 
 

@@ -26,8 +26,9 @@ from pyro_mbde.experiments.row_laws import Array
 from pyro_mbde.private_files import write_atomically
 from pyro_mbde.releases.distances import COLUMN_LEVELS, PAIR_LEVELS, shares_in, total_variation
 from pyro_mbde.tables.columns import FACTS
+from pyro_mbde.tables.correlations import Correlation
 from pyro_mbde.tables.public_rows import learn_from_public_rows
-from pyro_mbde.tables.schema import Correlation, Schema
+from pyro_mbde.tables.schema import Schema
 
 #: Epsilon in all, and rows.
 RELEASES = ((1.0, 20), (3.0, 20), (10.0, 20), (10.0, 5))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde._checks import counted
+from pyro_mbde._checks import counted, listed
 from pyro_mbde.names import is_similar, look_alike_hint
 
 if TYPE_CHECKING:
@@ -78,16 +78,17 @@ def check_form(frame: pd.DataFrame, names: Sequence[str], source: Source = TABLE
         if not there:
             has = "It has no columns."
         elif _is_header(there, names):
-            has = f"Its columns are {_listed(there)}."
+            has = f"Its columns are {listed(there, _MAX_NAMES)}."
         else:
             has = f"It has {counted(len(there), 'column')}. A file's first line must name them."
         remedy = "Names must match exactly, including spaces and capitals."
         has += look_alike_hint(missing, [label for label in there if not BEGINS_WITH_DIGIT.match(str(label))])
-        text = f"{source.name} must have columns named {_listed(missing)}. {has} {remedy} {source.closing}"
+        text = f"{source.name} must have columns named {listed(missing, _MAX_NAMES)}. {has} {remedy} {source.closing}"
         raise ValueError(text.rstrip())
     repeated = [name for name in names if there.count(name) > 1]
     if repeated:
-        text = f"{source.name} must have each column once, but several are named {_listed(repeated)}. {source.closing}"
+        several = f"several are named {listed(repeated, _MAX_NAMES)}"
+        text = f"{source.name} must have each column once, but {several}. {source.closing}"
         raise ValueError(text.rstrip())
 
 
@@ -155,8 +156,3 @@ def kind_of(cell: Any) -> str:
     if not isinstance(cell, str):
         return _DATES if isinstance(cell, date) else f"values of type {type(cell).__name__}"
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.fullmatch(cell)), _TEXT)
-
-
-def _listed(names: Sequence[Any]) -> str:
-    listed = ", ".join(map(repr, names[:_MAX_NAMES]))
-    return listed if len(names) <= _MAX_NAMES else f"{listed} and {len(names) - _MAX_NAMES:,} more"

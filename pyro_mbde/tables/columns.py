@@ -124,9 +124,9 @@ class Column:
         if self.missing != LEVEL and self.missing_share is not None:
             remedy = 'It is for missing = "level".'
             raise ValueError(argument_error("missing_share", "be left out", self.missing_share, remedy))
-        if self.missing == LEVEL:
-            share = DEFAULT_MISSING_SHARE if self.missing_share is None else self.missing_share
-            put(self, missing_share=check_number("missing_share", share, "be in (0, 1)", lambda value: 0 < value < 1))
+        if self.missing_share is not None:
+            share = check_number("missing_share", self.missing_share, "be in (0, 1)", lambda value: 0 < value < 1)
+            put(self, missing_share=share)
 
     def _check_facts(self) -> None:
         for key in ("quantiles", "shares", "histogram", "distribution"):
@@ -142,7 +142,8 @@ class Column:
     def _in_one_form(self, name: str, table: Mapping[Any, Any]) -> dict[Any, Any]:
         """A table of facts with numbers and levels in place of the texts that files have as keys, and with dates."""
         if name == "shares":
-            return {_as_given_or(lambda one: self.of_kind.of_key(self, one), key): table[key] for key in table}
+            keys = [_as_given_or(lambda one: self.of_kind.of_key(self, one), key) for key in table]
+            return dict(zip(keys if len(set(keys)) == len(keys) else table, table.values(), strict=True))
         if name == "quantiles":
             table = _undotted(table)
         numbers = {_as_given_or(float, key) if name == "quantiles" else key: table[key] for key in table}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from pyro_mbde._checks import listed
 from pyro_mbde.density.predicates import Node
 from pyro_mbde.names import look_alike_hint, near_miss_hint, normal_name
 from pyro_mbde.tables.constraint_columns import (
@@ -23,7 +24,6 @@ from pyro_mbde.tables.constraint_text import Source
 
 _SECONDS_A_DAY = 86400.0
 _DATE = re.compile(r"(\d{4})(?:-(\d{2}))?(?:-(\d{2})(?:[ T](\d{2}):(\d{2})(?::(\d{2}))?)?)?", re.ASCII)
-_MAX_LISTED = 8
 
 
 class Value(NamedTuple):
@@ -233,7 +233,7 @@ class Values:
         """What to say of a name that no column has."""
         names = [column.name for column in self.columns]
         hint = "" if part.value.isascii() else look_alike_hint([part.value], names).strip()
-        hint = hint or _near(part.value, names) or f"The columns are {_listed(names)}."
+        hint = hint or near_miss_hint(part.value, names) or f"The columns are {listed(names)}."
         return f"There is no column {part.value!r}. {hint}"
 
     def level_hint(self, part: Part) -> str:
@@ -248,7 +248,7 @@ class Values:
         if part.value.casefold() == "missing":
             return f"Write {column.name} is missing."
         levels = texts_of_levels(column)
-        return _near(part.value, levels) or f"Its levels are {_listed(levels)}."
+        return near_miss_hint(part.value, levels) or f"Its levels are {listed(levels)}."
 
     def unlike(self, one: Value, other: Value) -> ValueError:
         """The error for two values of different kinds."""
@@ -261,7 +261,11 @@ class Values:
         elif text is not None and "number" in (one.kind, other.kind):
             remedy = "Write numbers without quotes."
         elif {one.kind, other.kind} == {"number", "date"}:
+            number = one if one.kind == "number" else other
+            piece = self.source.piece(number.part)
             remedy = "Write a date as 2020-01-31; the difference of two dates is a number, of days."
+            if "-" in piece and _DATE.fullmatch(piece):  # a month, which reads as a subtraction
+                remedy = f"Write {piece!r} in quotes."
         elif one.kind == other.kind == "level":
             remedy = "Columns of levels can be compared if they have the same levels, in the same order."
         return self.source.error(f"compare like with like, not {kinds[0]} with {kinds[1]}", place, remedy)
@@ -286,15 +290,3 @@ def _result(sign: str, constants: Sequence[float]) -> float:
         case "*":
             return constants[0] * constants[1]
     return constants[0] / constants[1]
-
-
-def _near(name: str, others: Sequence[str]) -> str:
-    """Which name was meant: one that differs by few letters, of short names by two that are swapped."""
-    swapped = [other for other in others if len(name) > 2 and sorted(other.casefold()) == sorted(name.casefold())]
-    return near_miss_hint(name, others) or (f"Did you mean {swapped[0]!r}?" if swapped else "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a list that is not too long."""
-    more = len(names) - _MAX_LISTED
-    return ", ".join(map(repr, names[:_MAX_LISTED])) + (f" and {more} more" if more > 0 else "")

@@ -55,7 +55,7 @@ class Date(Kind):
         put(column, resolution=check_choice("resolution", resolution, self._resolutions))
         if column.timezone is not None:
             _check_timezone(column.timezone)
-        ends = [self._public(column, end, getattr(column, end)) for end in ("low", "high")]
+        ends = [_public(column, end, getattr(column, end)) for end in ("low", "high")]
         put(column, low=self._began(ends[0], 0, resolution), high=self._began(ends[1], 0, resolution))
         num_later = int(count_units(ends[1], ends[0], resolution))
         if num_later < 0:
@@ -71,7 +71,7 @@ class Date(Kind):
 
     def code(self, column: Column, value: Any) -> float:
         """The number of units since ``low``."""
-        code = float(count_units(self._public(column, "value", value), _moment(column.low), _resolution(column)))
+        code = float(units_since_low(column, "value", value))
         if not 0 <= code < self.edges(column)[1]:
             raise ValueError(argument_error("value", f"be in {self.allowed(column)}", value))
         return code
@@ -107,16 +107,6 @@ class Date(Kind):
     def _began(self, low: Moment, code: float, resolution: str) -> Any:
         begins: datetime = add_units(low, np.int64(code), resolution).item()
         return begins.date() if self.name == "date" else begins
-
-    def _public(self, column: Column, name: str, value: Any) -> Moment:
-        try:
-            return read_moment(value, _resolution(column), column.timezone)
-        except UnreadableDateError as error:
-            form = "2020-01-31" if self.name == "date" else "2020-01-31 14:30"
-            remedy = _REMEDIES.get(str(error), "")
-            shown = value.isoformat() if hasattr(value, "isoformat") else value
-            kind = ValueError if str(error) else TypeError
-            raise kind(argument_error(name, f"be a date such as {form}", shown, remedy)) from None
 
     def _moments(self, column: Column, series: pd.Series[Any]) -> tuple[Any, str | None]:
         """The cells to the second, NaT where they are missing or unreadable; and what is unreadable."""
@@ -157,6 +147,28 @@ class Datetime(Date):
     name = "datetime"
     _resolutions = ("second", "minute", "hour", "day", "month", "year")
     _default = "minute"
+
+
+def units_since_low(column: Column, name: str, value: Any) -> int:
+    """Returns how many units a public date is after ``low``; it may be outside the range.
+
+    Args:
+        column: of dates or datetimes.
+        name: what errors call the value.
+        value: a date, datetime or text.
+    """
+    return int(count_units(_public(column, name, value), _moment(column.low), _resolution(column)))
+
+
+def _public(column: Column, name: str, value: Any) -> Moment:
+    try:
+        return read_moment(value, _resolution(column), column.timezone)
+    except UnreadableDateError as error:
+        form = "2020-01-31" if column.kind == "date" else "2020-01-31 14:30"
+        remedy = _REMEDIES.get(str(error), "")
+        shown = value.isoformat() if hasattr(value, "isoformat") else value
+        kind = ValueError if str(error) else TypeError
+        raise kind(argument_error(name, f"be a date such as {form}", shown, remedy)) from None
 
 
 def _resolution(column: Column) -> str:

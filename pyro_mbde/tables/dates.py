@@ -38,8 +38,8 @@ _YEAR = re.compile(r"\d{4}", re.ASCII)
 _MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _LOOKS_LIKE_A_DATE = re.compile(r"\d{1,4}[-/. ]+\w{1,9}[-/., ]+\d{1,4}([ T].*)?|\w+ \d{1,2},? \d{4}", re.ASCII)
 
-NOT_ISO, ZONED, COARSE = "dates of another form than 2020-01-31", "times with a time zone", "dates without a day"
-TOO_EARLY_OR_LATE = "dates that no calendar has"
+NOT_ISO, ZONED, COARSE = "dates in another form than 2020-01-31", "times with a time zone", "dates without a day"
+TOO_EARLY_OR_LATE = "dates outside the years 1 to 9999"
 
 
 class UnreadableDateError(ValueError):

@@ -37,7 +37,7 @@ _ASKED = {
         '# kind = "category"   # instead, with levels = [...], if the numbers are codes such as 1 = married',
     ),
     "category": (
-        "levels = []  # all levels of the codebook, also those that no row has",
+        'levels = ["?"]   # all levels of the codebook, also those that no row has',
         "# shares = {}         # if published: the share of each level",
         '# kind = "ordered"    # instead, if the levels have an order: list them from the lowest',
         '# kind = "date"       # instead, with low and high, if these are dates as 2020-01-31',

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: carries it into the next unit.
 _MARGIN = 2.0**-8
 
+_PLAIN = "A SpreadSchema has independent columns of numbers: use Schema for all else."
+
 
 def read_noted(content: Mapping[str, Any]) -> Schema:
     """Returns the schema that a model was fitted with, from the plain values in its file."""
@@ -49,7 +51,10 @@ class SpreadSchema(Schema):
         super().__post_init__()
         for column in self.columns:
             if column.kind not in ("real", "integer") or column.keeps_missing:
-                raise ValueError(argument_error("columns", "be numbers without missing values", column))
+                raise ValueError(argument_error("columns", "be numbers without missing values", column, _PLAIN))
+        for key in ("correlations", "constraints", "condition"):
+            if given := getattr(self, key):
+                raise ValueError(argument_error(key, "be left out", given, _PLAIN))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +67,8 @@ class SpreadSchema(Schema):
 
     def base(self, dependence: Copula | None = None) -> Any:
         """Returns the public base: uniform on the box of the columns' ranges, in the modelled units."""
-        assert dependence is None  # its columns are independent
+        if dependence is not None:
+            raise ValueError(argument_error("dependence", "be left out", dependence, _PLAIN))
         uniform: Any = dist.Uniform  # Pyro leaves it unannotated
         base = uniform(*self._box()).to_event(1)
         note_schema(base, self.to_dict())

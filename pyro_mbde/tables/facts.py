@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import date
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pyro_mbde._checks import argument_error, check_number, shown
-from pyro_mbde.tables.dates import UnreadableDateError, count_units, read_moment
+from pyro_mbde._checks import argument_error, check_number, listed, shown
+from pyro_mbde.names import near_miss_hint
+from pyro_mbde.tables.date_kinds import units_since_low
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
@@ -24,7 +24,6 @@ LEVEL_KINDS, DATE_KINDS = ("category", "ordered", "boolean"), ("date", "datetime
 MAX_ENTRIES, MAX_LEVELS = 2000, 4096
 #: How far from 1 shares may add up to, as printed shares are rounded.
 MAX_ROUNDING = 0.01
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Range(NamedTuple):
@@ -74,7 +73,9 @@ def read_mean(column: Column) -> tuple[float, float | None]:
     """Returns mean and standard deviation in the table's units, of dates as codes."""
     mean, span = read_value(column, "mean", column.mean), range_of(column)
     if not span.low < mean < span.high:
-        raise ValueError(argument_error("mean", f"be between {_ends(column)}, not at an end", _plain(column.mean)))
+        low, high = _ends(column)[1:-1].split(", ")
+        remedy = "Check its unit, and low and high."
+        raise ValueError(argument_error("mean", f"lie strictly between {low} and {high}", _plain(column.mean), remedy))
     if column.sd is None:
         return mean, None
     sd = check_number("sd", column.sd, "be above 0 and finite", lambda value: 0 < value < math.inf)
@@ -88,9 +89,6 @@ def read_quantiles(column: Column) -> tuple[Numbers, Numbers]:
     numbers is the edge n + 1. Several levels at one whole number are the mass of that number.
     """
     span, given = range_of(column), _table("quantiles", column.quantiles)
-    if any(isinstance(value, Mapping) for value in given.values()):  # TOML reads 0.5 = 3 as 0 = {5 = 3}
-        remedy = 'In TOML, put them in quotation marks: {"0.25" = 10, "0.75" = 30}.'
-        raise TypeError(argument_error("quantiles", "be numbers by levels", dict(given), remedy))
     pairs = sorted((_level(key), read_value(column, f"quantiles[{key}]", value)) for key, value in given.items())
     if len({level for level, _ in pairs}) < len(pairs):
         raise ValueError(argument_error("quantiles", "have different levels", list(given)))
@@ -153,21 +151,22 @@ def read_histogram(column: Column) -> tuple[Numbers, Numbers]:
 
 def read_level_shares(column: Column) -> Numbers:
     """Returns the share of each level, in order."""
-    given = _table("shares", column.shares, MAX_LEVELS)
-    levels: list[Any] = [False, True] if column.kind == "boolean" else list(column.levels or ())
-    found: dict[int, float] = {}
+    given, kind = _table("shares", column.shares, MAX_LEVELS), column.of_kind
+    levels = (False, True) if column.kind == "boolean" else tuple(column.levels or ())
+    words = column.levels or ("false", "true")
+    found: dict[Any, float] = {}
     for key, share in given.items():
-        place = _place_of_level(column.kind, key, levels)
-        if place is None:
-            names = ["false", "true"] if column.kind == "boolean" else [str(level) for level in levels]
-            raise ValueError(argument_error("shares", "name levels of the column", key, _hint(str(key), names)))
-        if place in found:
+        try:
+            level = kind.of_key(column, key)
+        except ValueError:
+            remedy = near_miss_hint(str(key), [str(word) for word in words]) or f"They are {listed(words)}."
+            raise ValueError(argument_error("shares", "name levels of the column", key, remedy)) from None
+        if level in found:
             raise ValueError(argument_error("shares", "name each level once", key))
-        found[place] = _share(f"shares[{key}]", share)
-    if left := [level for place, level in enumerate(levels) if place not in found]:
-        example = str(left[0]).lower() if column.kind == "boolean" else left[0]
-        raise ValueError(argument_error("shares", "give a share to every level", given, f"{example} has none."))
-    return _summing_to_one("shares", np.array([found[place] for place in range(len(levels))]))
+        found[level] = _share(f"shares[{key}]", share)
+    if left := [word for level, word in zip(levels, words, strict=True) if level not in found]:
+        raise ValueError(f"shares must give a share to every level, got none for {listed(left)}. State them too.")
+    return _summing_to_one("shares", np.array([found[level] for level in levels]))
 
 
 def read_number_shares(column: Column) -> tuple[dict[int, float], float]:
@@ -194,7 +193,7 @@ def read_number_shares(column: Column) -> tuple[dict[int, float], float]:
 def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> float:
     """Returns a value in the table's units, of a date as a code; within the range unless ``free``."""
     if column.kind in DATE_KINDS:
-        number = float(code_of_date(column, name, value))
+        number = float(units_since_low(column, name, value))
     else:
         number = check_number(name, value, "be finite", math.isfinite)
     span = range_of(column)
@@ -205,41 +204,10 @@ def read_value(column: Column, name: str, value: Any, *, free: bool = False) -> 
     return number
 
 
-def code_of_date(column: Column, name: str, value: Any) -> int:
-    """Returns how many units of a date column's resolution a date is after ``low``."""
-    resolution, low = str(column.resolution), np.datetime64(column.low.isoformat(), "s")
-    try:
-        moment = read_moment(value, resolution, column.timezone)
-    except UnreadableDateError as error:
-        kind = ValueError if isinstance(value, str) else TypeError
-        raise kind(argument_error(name, "be a date such as 2020-01-31", _plain(value), str(error))) from None
-    return int(count_units(moment, low, resolution))
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Returns a sentence with the name that was probably meant, or an empty text."""
-    folded = {name.casefold(): name for name in known}
-    close = get_close_matches(word.casefold(), folded, 1)
-    return f"Did you mean {folded[close[0]]!r}?" if close else ""
-
-
-def _hint(word: str, known: Sequence[str]) -> str:
-    few = f"They are {', '.join(map(repr, known[:8]))}{', ...' if len(known) > 8 else ''}."
-    return did_you_mean(word, known) or few
-
-
-def _place_of_level(kind: str, key: Any, levels: Sequence[Any]) -> int | None:
-    text = str(key).strip()
-    if kind == "boolean":
-        return 1 if text.casefold() in _TRUE else 0 if text.casefold() in _FALSE else None
-    texts = [str(level) for level in levels]
-    return texts.index(text) if text in texts else None
-
-
 def _table(name: str, value: Any, most: int = MAX_ENTRIES) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         examples = {
-            "quantiles": '{"0.25" = 10, "0.75" = 30}',
+            "quantiles": "{0.25 = 10, 0.75 = 30}",
             "histogram": "{edges = [0, 10, 20], shares = [0.4, 0.6]}",
             "shares": "{yes = 0.3, no = 0.7}",
         }
@@ -267,8 +235,8 @@ def _number(key: Any) -> float | None:
 
 
 def _share(name: str, value: Any, *, zero: bool = False) -> float:
-    constraint = "be a share, from 0 to 1" if zero else "be a share above 0, at most 1"
-    remedy = "" if zero else "Leave out of levels what cannot occur."
+    constraint = "be a share from 0 to 1" if zero else "be a share above 0 and at most 1"
+    remedy = "" if zero else "A value that cannot occur must be left out of the column's levels or range."
     if isinstance(value, int | float) and 1 < value <= 100:
         remedy = "Divide percentages by 100."
     return check_number(name, value, constraint, lambda v: (v >= 0 if zero else v > 0) and v <= 1, remedy=remedy)
@@ -277,7 +245,8 @@ def _share(name: str, value: Any, *, zero: bool = False) -> float:
 def _summing_to_one(name: str, shares: Numbers) -> Numbers:
     total = math.fsum(shares)
     if not abs(total - 1) <= MAX_ROUNDING + 1e-12:
-        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}.")
+        remedy = "Check that none is missing or counted twice; divide counts by their sum."
+        raise ValueError(f"{name} must add up to 1 (within {MAX_ROUNDING}), got the sum {shown(total)}. {remedy}")
     return shares / total
 
 

@@ -131,7 +131,7 @@ def check_needs(column: Column, kind: Kind, keys: Sequence[str], policies: Seque
     for key in keys:
         value = getattr(column, key)
         if key in kind.needs and value is None:
-            raise ValueError(f"{key} must be given for the kind {kind.name}.")
+            raise ValueError(f"{key} must be given for the kind {kind.name}. Take it from the codebook.")
         if key not in (*kind.takes, *kind.needs, *policies) and value != defaults.get(key):
             known = ", ".join((*kind.needs, *kind.takes))
             remedy = f"Beside name and policies, a column of the kind {kind.name} has {known}."

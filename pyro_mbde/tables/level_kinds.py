@@ -8,11 +8,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from pyro_mbde._checks import argument_error
+from pyro_mbde._checks import argument_error, counted, listed
 from pyro_mbde.tables.cells import Flags, Numbers, present_cells
 from pyro_mbde.tables.kinds import Kind, Odd, Reading, by_distinct_cell, put
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
 
 MAX_LEVELS = 10_000
-#: Levels that a message lists.
-_MAX_SHOWN = 8
 _FALSE, _TRUE = ("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1")
 _BLANK, _UNKNOWN = -1, -2
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
@@ -52,6 +51,12 @@ class Lookup:
             return code
         number = _number(cell)
         return None if number is None else self._numbers.get(number)
+
+
+@lru_cache(maxsize=64)
+def _lookup_of(levels: tuple[Any, ...]) -> Lookup:
+    """The lookup of all levels, made once: a column with thousands of shares asks for it as often."""
+    return Lookup(levels)
 
 
 def text_of(value: Any) -> str:
@@ -134,7 +139,7 @@ class Category(Kind):
         return column.levels
 
     def _lookup(self, column: Column) -> Any:
-        return Lookup(self._levels(column))
+        return _lookup_of(self._levels(column))
 
 
 class Ordered(Category):
@@ -156,8 +161,9 @@ class Boolean(Category):
         if column.levels is not None:
             words = _check_levels(column.levels)
             if len(words) != 2:
-                wanted = "be two words, that of False and that of True"
-                raise ValueError(argument_error("levels", wanted, list(words), "Of others, declare a category."))
+                wanted = "be two words, the one for false and then the one for true"
+                remedy = 'For more levels, declare kind = "category".'
+                raise ValueError(argument_error("levels", wanted, list(words), remedy))
             put(column, levels=words)
 
     def write(self, column: Column, codes: Numbers, missing: Flags | None) -> Any:
@@ -183,7 +189,7 @@ class Boolean(Category):
     def _lookup(self, column: Column) -> Any:
         if column.levels is None:
             return _boolean
-        lookup = Lookup(column.levels)
+        lookup = _lookup_of(column.levels)
         return lambda cell: int(cell) if isinstance(cell, bool | np.bool_) else lookup(cell)
 
 
@@ -193,12 +199,6 @@ def _boolean(cell: Any) -> int | None:
         return int(number) if number in (0, 1) else None
     text = text_of(cell).casefold()
     return 0 if text in _FALSE else 1 if text in _TRUE else None
-
-
-def listed(levels: Sequence[Any]) -> str:
-    """Returns the first levels, and how many more there are."""
-    shown = ", ".join(repr(level) for level in levels[:_MAX_SHOWN])
-    return shown if len(levels) <= _MAX_SHOWN else f"{shown} and {len(levels) - _MAX_SHOWN:,} more"
 
 
 def _check_levels(given: Any) -> tuple[Any, ...]:
@@ -223,7 +223,7 @@ def _check_levels(given: Any) -> tuple[Any, ...]:
         if places[text] != place:
             raise ValueError(f"levels must differ from one another, got {other!r} and {level!r}. Leave out one.")
     if not 2 <= len(levels) <= MAX_LEVELS:
-        found = f"{len(levels):,} levels"
+        found = counted(len(levels), "level")
         remedy = "Leave out a column that is always the same." if len(levels) < 2 else "Group them by a public rule."
-        raise ValueError(f"levels must be 2 to {MAX_LEVELS:,}, got {found}. {remedy}")
+        raise ValueError(f"levels must be 2 to {MAX_LEVELS:,} texts or numbers, got {found}. {remedy}")
     return levels

@@ -68,7 +68,8 @@ def check_moments(span: Range, mean: float, sd: float | None) -> float:
         least = dict.fromkeys(least, _MIN_DISTANCE)
     if not low + least[low] <= mean <= high - least[high]:
         allowed = f"[{low + least[low]:.12g}, {high - least[high]:.12g}]"
-        raise ValueError(argument_error("mean", f"lie in {allowed}, away from the ends", mean))
+        remedy = "So close to an end, state a histogram instead."
+        raise ValueError(argument_error("mean", f"lie in {allowed}, away from the ends", mean, remedy))
     if sd is None:
         return min(least.values())
     part = mean - math.floor(mean)

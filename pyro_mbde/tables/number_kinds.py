@@ -131,7 +131,7 @@ class Real(_Number):
     def from_modelled(self, column: Column, values: Numbers) -> Numbers:
         """Numbers rounded, and clipped into the range."""
         # The very numbers that constraints are checked on: NumPy's expm1 differs from torch's in the last bit.
-        modelled = torch.from_numpy(np.ascontiguousarray(values))
+        modelled = torch.tensor(values, dtype=torch.float64)
         natural: Numbers = natural_values(modelled, column.scale, column.decimals, column.low, column.high).numpy()
         return natural
 
@@ -230,7 +230,7 @@ def _check_decimals(column: Column) -> None:
 
 
 def _check_end(name: str, value: Any) -> float:
-    """Returns an end of the range as a float, or raises; of dates and numbers in quotes it says that they are some."""
+    """Returns an end of the range as a float, or raises; the error says if it is a date or a number in quotes."""
     remedy = ""
     if isinstance(value, str):
         if _is_date(value):

@@ -6,7 +6,7 @@ Nothing here may see the private table, nor anything that was computed from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,16 +15,16 @@ import torch
 from scipy.special import ndtri  # type: ignore[import-untyped]  # SciPy ships no types
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_choice, check_number, counted
+from pyro_mbde._checks import argument_error, check_choice, counted
 from pyro_mbde.density.marginals import MarginalTable
 from pyro_mbde.tables.cells import PUBLIC_ROWS
-from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
+from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.correlations import possible_factor, smallest_eigenvalue
 from pyro_mbde.tables.facts import (
     DATE_KINDS,
     LEVEL_KINDS,
     WAYS,
     Numbers,
-    did_you_mean,
     range_of,
 )
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAX_BINS, _MAX_TAIL_BINS, _MIN_ROWS_BEYOND = 40, 5, 5
 #: Added to the count of each level and bin, so that what the public table lacks is possible.
 _SMOOTHING = 0.5
-#: Least eigenvalue of a matrix of correlations, and of one that is learned.
-MIN_EIGENVALUE, _LEARNED_EIGENVALUE = 1e-6, 1e-2
+#: Least eigenvalue of a matrix of learned correlations.
+_LEARNED_EIGENVALUE = 1e-2
 #: Learned correlations are within these; smaller ones are left out, as are those below one standard error.
 _LARGEST, _SMALLEST = 0.99, 0.01
 #: Correlations are learned as if so many rows more had none: a few rows may be perfectly ordered by chance.
@@ -111,57 +111,6 @@ def learn_from_public_codes(columns: Sequence[Column], codes: Tensor) -> Learned
     return Learned(learned, _correlations([columns[place].name for place in ordered], values[:, ordered]))
 
 
-def correlation_matrix(names: Sequence[str], correlations: Sequence[Mapping[str, Any]]) -> Tensor:
-    """Returns the matrix of stated correlations; pairs that are not stated have 0.
-
-    Args:
-        names: of the d columns.
-        correlations: ``{"columns": [one, other], "value": r}`` with r in (-1, 1), each pair once.
-
-    Returns:
-        Float64 tensor of shape ``(d, d)``.
-
-    Raises:
-        TypeError: an entry is of another form.
-        ValueError: a name is unknown, a pair is stated twice, or no law has these correlations together.
-
-    Example:
-        >>> correlation_matrix(["age", "income"], [{"columns": ["age", "income"], "value": 0.4}])
-        tensor([[1.0000, 0.4000],
-                [0.4000, 1.0000]], dtype=torch.float64)
-    """
-    matrix, stated = np.eye(len(names)), set()
-    for entry in correlations:
-        if not isinstance(entry, Mapping) or set(entry) != {"columns", "value"}:
-            remedy = 'For example {columns = ["age", "income"], value = 0.4}.'
-            raise TypeError(argument_error("correlations", "have the keys columns and value", entry, remedy))
-        pair = entry["columns"]
-        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise TypeError(argument_error("correlations", "name two columns", pair))
-        for name in pair:
-            if name not in names:
-                remedy = did_you_mean(str(name), names)
-                raise ValueError(argument_error("correlations", "name columns of the schema", name, remedy))
-        one, other = (list(names).index(name) for name in pair)
-        if one == other:
-            raise ValueError(argument_error("correlations", "name two different columns", list(pair)))
-        if frozenset(pair) in stated:
-            raise ValueError(argument_error("correlations", "state each pair once", list(pair)))
-        stated.add(frozenset(pair))
-        what = f"correlation of {pair[0]} and {pair[1]}"
-        matrix[one, other] = matrix[other, one] = check_number(
-            what, entry["value"], "be above -1 and below 1", lambda value: -1 < value < 1
-        )
-    smallest = _smallest_eigenvalue(matrix)
-    if smallest <= MIN_EIGENVALUE:
-        factor = math.floor(1000 * _factor(smallest, 2 * MIN_EIGENVALUE)) / 1000
-        raise ValueError(
-            "correlations must be possible together, got values that no table has at once (the matrix has the "
-            f"eigenvalue {smallest:.3g}). Correct them, or multiply all of them by {factor:g} or less."
-        )
-    return torch.from_numpy(matrix)
-
-
 def _with_facts(column: Column, values: Numbers) -> Column:
     """A column with what its values say, where it states nothing."""
     facts: dict[str, Any] = {}
@@ -169,7 +118,7 @@ def _with_facts(column: Column, values: Numbers) -> Column:
     # A missing value is as far below the range as it is wide; float32 may put an end a little lower.
     width = 1.0 if column.kind in LEVEL_KINDS else range_of(column).ends[1] - lowest
     present = values >= lowest - width / 2
-    if column.keeps_missing and column.missing_share in (None, DEFAULT_MISSING_SHARE):
+    if column.keeps_missing and column.missing_share is None:
         missing = len(values) - int(present.sum())
         facts["missing_share"] = _short((missing + _SMOOTHING) / (len(values) + 2 * _SMOOTHING))
     if all(getattr(column, way) is None for way in WAYS) and present.any():
@@ -269,7 +218,7 @@ def _correlations(names: Sequence[str], values: Numbers) -> list[dict[str, Any]]
     found[np.abs(found) < max(_SMALLEST, num_rows**-0.5)] = 0
     matrix = np.eye(num_columns)
     matrix[rows, others] = matrix[others, rows] = found
-    factor = min(1.0, _factor(_smallest_eigenvalue(matrix), _LEARNED_EIGENVALUE))
+    factor = min(1.0, possible_factor(smallest_eigenvalue(torch.from_numpy(matrix)), _LEARNED_EIGENVALUE))
     return [
         {"columns": [names[row], names[other]], "value": _short(factor * value)}
         for row, other, value in zip(rows.tolist(), others.tolist(), found.tolist(), strict=True)
@@ -305,15 +254,6 @@ def _latent(products: Numbers, moments: Numbers) -> Numbers:
         low, high = np.where(short, middle, low), np.where(short, high, middle)
     constant = np.abs(products[:, 0]) < 1e-12
     return np.where(constant, 0.0, (low + high) / 2)
-
-
-def _smallest_eigenvalue(matrix: Numbers) -> float:
-    return float(np.linalg.eigvalsh(matrix)[0])
-
-
-def _factor(smallest: float, wanted: float) -> float:
-    """By what all correlations are multiplied to bring the smallest eigenvalue, now l, to m: 1 - f (1 - l) = m."""
-    return (1 - wanted) / (1 - smallest) if smallest < 1 else 1.0
 
 
 def follow_public_rows(

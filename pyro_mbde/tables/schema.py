@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_number, counted
+from pyro_mbde._checks import argument_error, counted
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
 from pyro_mbde.tables.cells import TABLE, Flags, Numbers, Source, check_form
-from pyro_mbde.tables.columns import Column
+from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
+from pyro_mbde.tables.correlations import Correlation, correlation_matrix, read_correlations
 from pyro_mbde.tables.leaks import warn_of_stated_statistics
 from pyro_mbde.tables.policies import apply_policies
-from pyro_mbde.tables.schema_files import check_keys, read_columns, read_content, read_toml, write_toml
+from pyro_mbde.tables.schema_files import IN_TOML, check_keys, read_columns, read_content, read_toml, write_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,18 +31,6 @@ if TYPE_CHECKING:
 
 #: Of what :meth:`Schema.to_dict` returns. The first version had no number: see ``earlier.py``.
 VERSION = 2
-
-
-class Correlation(NamedTuple):
-    """A public correlation of two columns.
-
-    Attributes:
-        columns: their names.
-        value: correlation of their normal scores, in (-1, 1).
-    """
-
-    columns: tuple[str, str]
-    value: float
 
 
 class Rows(NamedTuple):
@@ -73,7 +62,7 @@ class Schema:
 
     Args:
         columns: at least one, with different names.
-        correlations: public correlations of pairs of columns, :class:`Correlation` or ``{"columns": [...], "value":
+        correlations: public correlations of pairs of columns, ``Correlation`` or ``{"columns": [...], "value":
             ...}``. Of levels, it is that of their order.
         constraints: what holds for every row by definition, as texts such as ``"discharged >= admitted"``. Rows that
             violate one are left out, and never drawn.
@@ -114,7 +103,7 @@ class Schema:
                 raise ValueError(argument_error("columns", "have different names", name, "It is there twice."))
         check_distinct("columns", names)
         object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "correlations", tuple(_correlations(self.correlations, columns)))
+        object.__setattr__(self, "correlations", read_correlations(self.correlations, names))
         if isinstance(self.constraints, str) or not isinstance(self.constraints, Iterable):
             raise TypeError(argument_error("constraints", "be a list of texts", self.constraints))
         object.__setattr__(self, "constraints", tuple(self.constraints))
@@ -159,7 +148,7 @@ class Schema:
         """
         if not isinstance(content, Mapping):
             raise TypeError(argument_error("schema", "be a table of columns", type(content).__name__))
-        check_keys("schema", content, ["version", *SCHEMA_KEYS], ["columns"])
+        check_keys("schema", content, ["version", *SCHEMA_KEYS], ["columns"], IN_TOML)
         if content.get("version", VERSION) != VERSION:
             remedy = "A later pyro_mbde reads it." if isinstance(content["version"], int) else ""
             raise ValueError(argument_error("version", f"be {VERSION}", content["version"], remedy))
@@ -231,14 +220,12 @@ class Schema:
         marginals = []
         for column in self.columns:
             edges, left, right = (torch.as_tensor(part, dtype=self.dtype) for part in density_table(column))
-            share = column.missing_share or 0.0
+            share = column.missing_share or (DEFAULT_MISSING_SHARE if column.keeps_missing else 0.0)
             marginals.append(Marginal(edges, left, right, column.of_kind.distribution, share, column.periods))
         if dependence is None and self.correlations:
             from pyro_mbde.density.copula import GaussianCopula
-            from pyro_mbde.tables.public_rows import correlation_matrix
 
-            stated = [{"columns": one.columns, "value": one.value} for one in self.correlations]
-            dependence = GaussianCopula(correlation_matrix(self.names, stated))
+            dependence = GaussianCopula(correlation_matrix(self.names, self.correlations))
         try:
             base = MixedBase(marginals, dependence, list(self.predicates))
         except RareRowsError as error:
@@ -388,32 +375,6 @@ class Schema:
 
 #: Keys of a schema, as files have them.
 SCHEMA_KEYS = ("columns", "correlations", "constraints", "condition", "public_rows")
-
-
-def _correlations(given: Any, columns: tuple[Column, ...]) -> Iterable[Correlation]:
-    if isinstance(given, Mapping) or not isinstance(given, Iterable):
-        remedy = "In TOML, write [[correlations]], with two brackets on each side."
-        raise TypeError(argument_error("correlations", "be a list of tables", given, remedy))
-    names = [column.name for column in columns]
-    seen: set[frozenset[str]] = set()
-    for one in given:
-        if isinstance(one, Mapping):
-            check_keys("correlation", one, ["columns", "value"], ["columns", "value"])
-            one = (one["columns"], one["value"])
-        try:
-            pair, value = one
-            first, second = pair
-        except (TypeError, ValueError):
-            raise TypeError(argument_error("correlations", "have two columns and a value each", one)) from None
-        subject = f"correlation of {first!r} and {second!r}"
-        for name in (first, second):
-            if name not in names:
-                raise ValueError(f"{subject} must be of columns of the schema, which are {names}.")
-        if first == second or frozenset((first, second)) in seen:
-            raise ValueError(f"{subject} must be of two columns, and each pair there once.")
-        seen.add(frozenset((first, second)))
-        value = check_number(subject, value, "be in (-1, 1)", lambda number: -1 < number < 1)
-        yield Correlation((first, second), value)
 
 
 _CORRECT = (

@@ -7,16 +7,18 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pyro_mbde._checks import argument_error
+from pyro_mbde.names import near_miss_hint
 from pyro_mbde.tables.columns import COLUMN_KEYS, Column
 from pyro_mbde.tables.toml import toml_fault
 
-_IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
+IN_TOML = 'Write each column as [[columns]] and below it, on a line each, name = "...", low = ... and high = ...'
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+#: Keys of a column whose value may be "?" in earnest; at others it is a question of a draft.
+_ANY_TEXT, _ASKED = ("name", "missing"), "Put in what the codebook says."
 #: What a list may fill of a line.
 _MAX_LINE = 100
 #: Keys of a column in the order of a file, those of which nothing is said where they are as by default.
@@ -40,20 +42,22 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return tomllib.loads(raw.decode("utf-8-sig"))
     except ValueError as error:  # of TOML and of UTF-8
-        fault = toml_fault(raw, os.fspath(path), error, _IN_TOML)
+        fault = toml_fault(raw, os.fspath(path), error, IN_TOML)
         raise ValueError(argument_error("path", "hold TOML", os.fspath(path), fault)) from error
 
 
-def check_keys(subject: str, content: Mapping[str, Any], known: Sequence[str], required: Sequence[str]) -> None:
-    """Raises for an unknown key, with the one that was probably meant, and for one that is missing."""
+def check_keys(
+    subject: str, content: Mapping[str, Any], known: Sequence[str], required: Sequence[str], remedy: str
+) -> None:
+    """Raises for an unknown key, with the one that was probably meant, and for one that is missing, with a remedy."""
     for key in content:
         if key not in known:
-            close = get_close_matches(str(key), known, 1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{subject} must have keys among {', '.join(known)}, got the key {key!r}.{hint}")
+            hint = near_miss_hint(str(key), known)
+            found = f"{subject} must not have the key {key!r}. {hint}".rstrip()
+            raise ValueError(f"{found} Its keys are {', '.join(known)}.")
     for key in required:
         if key not in content:
-            raise ValueError(f"{subject} must have the key {key!r}, which is not there.")
+            raise ValueError(f"{subject} must have the key {key!r}, which is not there. {remedy}")
 
 
 def read_columns(given: Any) -> list[Column]:
@@ -70,7 +74,7 @@ def read_columns(given: Any) -> list[Column]:
         except (TypeError, ValueError) as error:
             errors.append(error)
     if len(errors) > 1:
-        found = f"schema must be free of mistakes, got {len(errors)}:"
+        found = f"The schema has {len(errors)} mistakes:"
         raise type(errors[0])("\n  ".join([found, *map(str, errors)]))
     if errors:
         raise errors[0]
@@ -82,7 +86,9 @@ def _read_column(subject: str, entry: Any) -> Column:
         raise TypeError(argument_error(subject, "be a table of name, low and high", entry))
     if isinstance(name := entry.get("name"), str) and name:
         subject = f"column {name!r}"
-    check_keys(subject, entry, COLUMN_KEYS, ["name"])
+    check_keys(subject, entry, COLUMN_KEYS, ["name"], 'Write name = "...", as the table calls it.')
+    if asked := [key for key, value in entry.items() if key not in _ANY_TEXT and value in ("?", ["?"])]:
+        raise ValueError(f'{subject} must have values in place of "?" at {" and ".join(asked)}. {_ASKED}')
     return Column(**entry)
 
 

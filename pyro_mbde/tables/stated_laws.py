@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyro_mbde._checks import argument_error, check_number, shown
-from pyro_mbde.tables.facts import DATE_KINDS, Numbers, code_of_date, did_you_mean, range_of
+from pyro_mbde.names import near_miss_hint
+from pyro_mbde.tables.date_kinds import units_since_low
+from pyro_mbde.tables.facts import DATE_KINDS, Numbers, range_of
 
 if TYPE_CHECKING:
     from pyro_mbde.tables.columns import Column
@@ -88,7 +90,7 @@ def read_distribution(column: Column) -> StatedLaw:
     family = getattr(stats, name, None)
     if not isinstance(family, classes):
         names = [other for other in dir(stats) if isinstance(getattr(stats, other), classes)]
-        remedy = did_you_mean(name, names) or "Common ones are norm, lognorm, gamma, beta and expon."
+        remedy = near_miss_hint(name, names) or "Common ones are norm, lognorm, gamma, beta and expon."
         if isinstance(family, stats.rv_discrete):
             remedy = "It is a law of whole numbers: the column needs the kind integer."
         raise ValueError(argument_error("distribution name", "be that of a law in scipy.stats", name, remedy))
@@ -100,8 +102,8 @@ def read_distribution(column: Column) -> StatedLaw:
         raise ValueError(argument_error("distribution", f"have parameters that {name} allows", dict(given), remedy))
     if law.total < MIN_MASS:
         remedy = "Check the parameters and their units, and the column's low and high."
-        wanted = f"have at least {MIN_MASS:g} of its mass between low and high, where {shown(law.total)} is"
-        raise ValueError(argument_error("distribution", wanted, dict(given), remedy))
+        wanted = f"at least {MIN_MASS:g} of its mass between low and high; only {shown(law.total)} of it is there"
+        raise ValueError(f"distribution must have {wanted}, got distribution={dict(given)!r}. {remedy}")
     return law
 
 
@@ -112,15 +114,16 @@ def _parameters(column: Column, name: str, family: Any, given: Mapping[str, Any]
     for key, value in given.items():
         if key not in known:
             meant = _OTHER_NAMES.get(key)
-            remedy = f"Did you mean {meant!r}?" if meant in known else did_you_mean(key, known)
+            remedy = f"Did you mean {meant!r}?" if meant in known else near_miss_hint(key, known)
             raise ValueError(
                 argument_error("distribution", f"have parameters of {name}: {', '.join(known)}", key, remedy)
             )
         if key == "loc" and column.kind in DATE_KINDS:
-            parameters[key] = float(code_of_date(column, "distribution loc", value))
+            parameters[key] = float(units_since_low(column, "distribution loc", value))
         else:
             parameters[key] = check_number(f"distribution {key}", value, "be finite", math.isfinite)
     if missing := [shape for shape in shapes if shape not in parameters]:
         wanted = f"have the parameter {missing[0]}, which {name} needs"
-        raise ValueError(argument_error("distribution", wanted, {"name": name, **given}))
+        remedy = f"Add {missing[0]} = ..."
+        raise ValueError(argument_error("distribution", wanted, {"name": name, **given}, remedy))
     return parameters

@@ -97,3 +97,9 @@ def test_a_fit_follows_the_table(column: Column) -> None:
     share = float((released < column.low + width * 0.26).mean())
     assert share > 0.5  # 0.26 of the base, at most 0.61 here
     assert len(np.unique(released)) > (10 if column.kind == "integer" else 150)
+
+
+def test_rows_that_cannot_be_written_to() -> None:
+    rows = np.array([[0.25], [0.5]])
+    rows.flags.writeable = False
+    assert Schema((Column("x", 0, 1),)).to_frame(rows)["x"].tolist() == [0.25, 0.5]

@@ -19,7 +19,7 @@ from torch import Tensor
 from pyro_mbde import Column, Schema
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
-from pyro_mbde.density.predicates import evaluate
+from pyro_mbde.density.predicates import evaluate, natural_values
 from pyro_mbde.tables.constraint_text import MAX_LENGTH
 from pyro_mbde.tables.constraints import compile_condition, compile_constraint
 
@@ -215,6 +215,29 @@ def test_columns_of_a_schema_are_taken() -> None:
     codes = torch.tensor([[30.0, 300.004], [30.0, 300.006]]).log1p() * torch.tensor([0.0, 1.0])
     codes[:, 0] = 30
     assert evaluate(predicate, codes).tolist() == [True, False]
+
+
+def test_a_month_reads_as_a_subtraction() -> None:
+    column = Column("m", "2010-01", "2012-12", "date", resolution="month")
+    with pytest.raises(ValueError, match="Write '2010-03' in quotes."):
+        compile_condition("m = 2010-03", [column])
+    assert evaluate(compile_condition("m = '2010-03'", [column]), torch.tensor([[2.0]])).item()
+
+
+@pytest.mark.parametrize("scale", ["linear", "log1p"])
+@pytest.mark.parametrize("decimals", [-3, -1, 0, 1, 2, 3, 7])
+def test_constraints_are_checked_on_the_numbers_that_are_released(decimals: int, scale: str) -> None:
+    column = Column("x", 0 if scale == "log1p" else -4e4, 4e4, decimals=decimals, scale=scale)
+    modelled = torch.empty(3001, 1, dtype=torch.float64).uniform_(*column.modelled_range, generator=seeded_generator())
+    for rows in (modelled, modelled.float()):
+        released = Schema((column,)).to_frame(rows)["x"].to_numpy()
+        checked = natural_values(rows[:, 0], scale, decimals, column.low, column.high).numpy()
+        assert (released == checked).all()
+        assert not np.signbit(released[released == 0]).any()
+
+
+def seeded_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 def test_compiled_texts_are_plain_lists() -> None:

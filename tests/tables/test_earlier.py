@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,10 @@ from densities import make_density
 
 from pyro_mbde import Column, Ledger, MollifiedExpFamily, Schema, private_report, release
 from pyro_mbde.density.base import noted_schema
+from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.experiments.medical import SCHEMA as MEDICAL
 from pyro_mbde.serialization import read_file, write_file
+from pyro_mbde.tables.correlations import Correlation
 from pyro_mbde.tables.earlier import SpreadSchema, read_noted
 from pyro_mbde.tables.files import TableModel
 
@@ -69,6 +72,25 @@ def test_the_base_is_a_box() -> None:
     assert float(base.log_prob(torch.tensor([1.0, 1.0]))) == pytest.approx(-math.log(110 * math.log(101)))
     high = MEDICAL.base().base_dist.high
     assert high.tolist() == pytest.approx([math.log(101), math.log(102), 60.0])
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"correlations": (Correlation(("age", "visits"), 0.5),)},
+        {"constraints": ("visits <= age",)},
+        {"condition": "age > 3"},
+    ],
+    ids=str,
+)
+def test_what_a_box_cannot_state_is_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(stated))} must be left out.*use Schema for all else"):
+        SpreadSchema(SCHEMA.columns, **stated)
+
+
+def test_a_box_has_no_dependence() -> None:
+    with pytest.raises(ValueError, match="dependence must be left out"):
+        SCHEMA.base(GaussianCopula(torch.eye(2)))
 
 
 def test_policies_hold_too() -> None:

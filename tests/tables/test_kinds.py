@@ -178,19 +178,19 @@ class TestUnreadable:
             (
                 DAY,
                 ["31.01.2020", "1/31/2020", None],
-                "dates of another form than 2020-01-31 in 2 cells of 3, the first in",
+                "dates in another form than 2020-01-31 in 2 cells of 3, the first in",
             ),
             (
                 DAY,
                 ["January 31, 2020"],
-                "dates of another form than 2020-01-31 in 1 cell of 1, the first in row 1. Write",
+                "dates in another form than 2020-01-31 in 1 cell of 1, the first in row 1. Write",
             ),
-            (DAY, ["2020-02-30"], "dates of another form than"),
+            (DAY, ["2020-02-30"], "dates in another form than"),
             (DAY, ["2020-01-01", "soon"], "text in 1 cell of 2, the first in row 2. Write dates as 2020-01-31"),
             (DAY, [43831], "values of type int in 1 cell of 1"),
             (DAY, ["2020"], 'dates without a day in 1 cell of 1, the first in row 1. Declare resolution = "month"'),
             (MONTH, [2020], "values of type int in 1 cell of 1"),
-            (YEAR, [99999], "dates that no calendar has in 1 cell of 1"),
+            (YEAR, [99999], "dates outside the years 1 to 9999 in 1 cell of 1"),
             (
                 DAY,
                 pd.Series(pd.to_datetime(["2020-01-01"], utc=True)),
@@ -285,7 +285,7 @@ class TestColumn:
             (
                 {"kind": "category", "levels": ["A"]},
                 ValueError,
-                "levels must be 2 to 10,000, got 1 levels. Leave out a col",
+                "levels must be 2 to 10,000 texts or numbers, got 1 level. Leave",
             ),
             (
                 {"kind": "category", "levels": range(20_000)},
@@ -328,7 +328,7 @@ class TestColumn:
             (
                 {"kind": "boolean", "levels": ["a", "b", "c"]},
                 ValueError,
-                "levels must be two words, that of False and that",
+                "levels must be two words, the one for false and then",
             ),
             ({"kind": "boolean", "scale": "log1p"}, ValueError, "scale must be left out for the kind boolean"),
             ({"kind": "date", "low": "2020-01-01"}, ValueError, "high must be given for the kind date."),
@@ -366,6 +366,11 @@ class TestColumn:
             ),
             ({"low": 0, "high": 1, "levels": ["A", "B"]}, ValueError, "levels must be left out for the kind real"),
             (
+                {"kind": "date", "low": "2020-01-01", "high": "2020-12-31", "quantiles": {0.5: "31.3.2020"}},
+                ValueError,
+                "got quantiles[0.5]='31.3.2020'. Write dates as 2020-01-31",
+            ),
+            (
                 {"low": 0, "high": 1, "missing_share": 0.2},
                 ValueError,
                 "missing_share must be left out, got missing_share=0.2",
@@ -387,12 +392,20 @@ class TestColumn:
         assert MINUTE.low == datetime(2020, 1, 1)
 
     def test_a_default_share_of_missing_values(self) -> None:
-        assert REAL.missing_share == 0.1
-        assert Column("x", 0, 1).missing_share is None
+        assert [float(Schema((one,)).base().marginals[0].missing_share) for one in (REAL, Column("x", 0, 1))] == [
+            0.1,
+            0,
+        ]
+
+    def test_a_stated_share_differs_from_the_default(self) -> None:
+        stated = Column("x", 0, 1, missing="level", missing_share=0.1)
+        assert stated != Column("x", 0, 1, missing="level")
+        assert "missing_share" not in Column("x", 0, 1, missing="level").to_dict()
+        assert Column(**stated.to_dict()) == stated
 
     def test_what_is_shown(self) -> None:
         assert repr(Column("x", 0, 1, decimals=2)) == "Column(name='x', low=0.0, high=1.0, kind='real', decimals=2)"
-        assert repr(SMOKER) == "Column(name='x', kind='boolean', missing='level', missing_share=0.1)"
+        assert repr(SMOKER) == "Column(name='x', kind='boolean', missing='level')"
 
     def test_codes_of_public_values(self) -> None:
         assert WARD.code("größe") == 1

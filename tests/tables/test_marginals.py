@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
 
-from pyro_mbde import Column
+from pyro_mbde import Column, Schema
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.tables import marginals
-from pyro_mbde.tables.facts import range_of
+from pyro_mbde.tables.facts import MAX_LEVELS, range_of
 from pyro_mbde.tables.marginals import MAX_CELLS, UNIFORM_SHARE, DensityTable, density_table
 from pyro_mbde.tables.maximum_entropy import MaximumEntropy, quadrature
 
@@ -196,7 +198,7 @@ class TestMeans:
         ("facts", "message"),
         [
             ({"mean": 11}, r"mean must be within \[0, 10\], got mean=11"),
-            ({"mean": 0}, r"mean must be between \[0, 10\], not at an end"),
+            ({"mean": 0}, "mean must lie strictly between 0 and 10, got mean=0. Check its unit"),
             ({"mean": 1e-9}, r"mean must lie in \[0.0006103515625, 9.99938964844\]"),
             ({"mean": 3, "sd": 5}, r"sd must be from 0.000610352 to 4.58034, got sd=5.0. No law from 0 to 10"),
             ({"mean": 3, "sd": 1e-5}, r"sd must be from 0.000610352 to 4.58034, got sd=1e-05. Narrow the range"),
@@ -288,6 +290,34 @@ class TestShares:
         column = Column("flag", kind="boolean", shares={keys[0]: 0.2, keys[1]: 0.8})
         assert density_table(column).masses().tolist() == [0.8, 0.2]
 
+    @pytest.mark.parametrize("keys", [("ja", "nein"), (True, False), ("true", "false")])
+    def test_of_booleans_with_their_own_words(self, keys: tuple[Any, Any]) -> None:
+        column = Column("flag", kind="boolean", levels=["nein", "ja"], shares={keys[0]: 0.2, keys[1]: 0.8})
+        assert density_table(column).masses().tolist() == [0.8, 0.2]
+        assert Schema((column,)).to_tensor(pd.DataFrame({"flag": ["ja", "nein"] * 5})).sum() == 5
+
+    def test_as_many_levels_as_the_documentation_says(self) -> None:
+        text = (Path(__file__).parents[2] / "docs" / "schema.md").read_text(encoding="utf-8")
+        assert f"Shares may be stated of up to {MAX_LEVELS:,} levels" in text
+        levels = list(range(MAX_LEVELS + 1))
+        shares = {level: 1 / MAX_LEVELS for level in levels[:-1]}
+        assert len(density_table(Column("x", kind="category", levels=levels[:-1], shares=shares)).left) == MAX_LEVELS
+        with pytest.raises(ValueError, match="shares must"):
+            Column("x", kind="category", levels=levels, shares={level: 1 / len(levels) for level in levels})
+
+    def test_errors_name_the_words_of_a_boolean(self) -> None:
+        with pytest.raises(ValueError, match="shares must name levels of the column, got .*They are 'nein', 'ja'."):
+            Column("flag", kind="boolean", levels=["nein", "ja"], shares={"yes": 0.2, "no": 0.8})
+        with pytest.raises(ValueError, match="got none for 'ja'"):
+            Column("flag", kind="boolean", levels=["nein", "ja"], shares={"nein": 0.8})
+        with pytest.raises(ValueError, match="got none for 'true'"):
+            Column("flag", kind="boolean", shares={"no": 0.8})
+
+    @pytest.mark.parametrize("shares", [{"yes": 0.1, "true": 0.2, "no": 0.7}, {"1": 0.1, 1: 0.2, 0: 0.7}])
+    def test_each_level_once(self, shares: dict[Any, float]) -> None:
+        with pytest.raises(ValueError, match="name each level once"):
+            Column("flag", kind="boolean", shares=shares)
+
     def test_of_whole_numbers(self) -> None:
         assert pmf(integer(0, 5, shares={"0": 0.3, 2: 0.3})) == pytest.approx(np.array([0.3, 0.1, 0.3, 0.1, 0.1, 0.1]))
         assert pmf(integer(0, 1, shares={0: 0.3, 1: 0.7})) == pytest.approx(np.array([0.3, 0.7]))
@@ -298,7 +328,7 @@ class TestShares:
         ("shares", "message"),
         [
             ({"I": 0.5, "II": 0.2, "III": 0.2}, r"add up to 1 \(within 0.01\), got the sum 0.9"),
-            ({"I": 0.5, "II": 0.5}, "a share to every level.*III has none"),
+            ({"I": 0.5, "II": 0.5}, "a share to every level, got none for 'III'"),
             ({"I": 0.5, "II": 0.5, "III": 0.0}, r"shares\[III\] must be a share above 0"),
             ({"I": 50, "II": 30, "III": 20}, "Divide percentages by 100"),
             ({"I": 0.5, "II": 0.3, "IIII": 0.2}, "Did you mean 'III'"),
@@ -344,7 +374,7 @@ class TestHistograms:
             ([0, 5, 5, 10], [0.5, 0.0, 0.5], "must rise, got 5 before 5"),
             ([0, 5, 10], [0.5, 0.4], "sum 0.9"),
             ([0, 5, 10], [1.0], "one edge more than shares, got 3 edges and 1 shares"),
-            ([0, 5, 10], [1.5, -0.5], "a share, from 0 to 1"),
+            ([0, 5, 10], [1.5, -0.5], "a share from 0 to 1"),
         ],
     )
     def test_impossible_ones(self, edges: list[float], shares: list[float], message: str) -> None:
@@ -415,7 +445,7 @@ class TestDistributions:
             ({"name": "gamma"}, "the parameter a, which gamma needs"),
             ({"name": "gamma", "a": -2}, "parameters that gamma allows"),
             ({"name": "norm", "scale": 0}, "parameters that norm allows"),
-            ({"name": "norm", "loc": 200}, "at least 1e-06 of its mass between low and high, where 0 is"),
+            ({"name": "norm", "loc": 200}, "at least 1e-06 of its mass between low and high; only 0 of it is there"),
             ({"name": "poisson", "mu": 2}, "a law of whole numbers: the column needs the kind integer"),
         ],
     )

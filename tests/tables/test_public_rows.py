@@ -19,13 +19,9 @@ from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.density.flow_copula import fit_flow_copula
 from pyro_mbde.releases.base_words import base_knowledge
 from pyro_mbde.tables import marginals
+from pyro_mbde.tables.correlations import correlation_matrix, read_correlations
 from pyro_mbde.tables.marginals import density_table
-from pyro_mbde.tables.public_rows import (
-    correlation_matrix,
-    follow_public_rows,
-    learn_from_public_codes,
-    learn_from_public_rows,
-)
+from pyro_mbde.tables.public_rows import follow_public_rows, learn_from_public_codes, learn_from_public_rows
 
 REAL = Column("x", 0, 100)
 INCOME = Column("income", 0, 1e6, scale="log1p", decimals=0)
@@ -162,7 +158,8 @@ class TestCorrelations:
         names = [f"c{place}" for place in range(12)]
         learned = learn_from_public_codes([Column(name, -10, 10) for name in names], torch.tensor(values))
         assert all(is_short(one["value"]) for one in learned.correlations)
-        assert float(torch.linalg.eigvalsh(correlation_matrix(names, learned.correlations))[0]) > 0.005
+        matrix = correlation_matrix(names, read_correlations(learned.correlations, names))
+        assert float(torch.linalg.eigvalsh(matrix)[0]) > 0.005
 
     def test_noise_is_shrunk_away(self) -> None:
         values = np.random.default_rng(0).normal(size=(30, 10)).clip(-10, 10)
@@ -276,38 +273,3 @@ class TestFollowing:
             messages.append(str(error.value))
         for message in messages:
             assert "owner" not in message and "guarantee" not in message
-
-
-class TestMatrix:
-    def test_pairs(self) -> None:
-        matrix = correlation_matrix(["a", "b", "c"], [{"columns": ["c", "a"], "value": -0.5}])
-        assert matrix.tolist() == [[1, 0, -0.5], [0, 1, 0], [-0.5, 0, 1]]
-        assert matrix.dtype == torch.float64
-        assert correlation_matrix(["a"], []).tolist() == [[1]]
-
-    def test_an_impossible_one_says_by_what_it_becomes_possible(self) -> None:
-        pairs = [("a", "b", 0.9), ("b", "c", 0.9), ("a", "c", -0.9)]
-        entries = [{"columns": [one, other], "value": value} for one, other, value in pairs]
-        with pytest.raises(ValueError, match="multiply all of them by 0.555 or less"):
-            correlation_matrix(["a", "b", "c"], entries)
-        scaled = [{**entry, "value": 0.555 * float(str(entry["value"]))} for entry in entries]
-        assert float(torch.linalg.eigvalsh(correlation_matrix(["a", "b", "c"], scaled))[0]) > 1e-6
-
-    @pytest.mark.parametrize(
-        ("entries", "message"),
-        [
-            ([{"columns": ["age", "incme"], "value": 0.1}], "Did you mean 'income'"),
-            ([{"columns": ["age", "age"], "value": 0.1}], "two different columns"),
-            ([{"columns": ["age", "income"], "value": 1}], "above -1 and below 1"),
-            ([{"columns": ["age", "income"], "value": math.nan}], "above -1 and below 1"),
-            ([{"columns": ["age", "income"], "value": 0.1}, {"columns": ["income", "age"], "value": 0.1}], "pair once"),
-        ],
-    )
-    def test_mistakes(self, entries: list[dict[str, Any]], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            correlation_matrix(["age", "income"], entries)
-
-    @pytest.mark.parametrize("entry", [{"columns": ["age", "income"]}, {"columns": ["age"], "value": 0.1}, ["age"]])
-    def test_forms(self, entry: Any) -> None:
-        with pytest.raises(TypeError, match="correlations must"):
-            correlation_matrix(["age", "income"], [entry])

@@ -247,8 +247,16 @@ class TestFiles:
         ("content", "error", "text"),
         [
             ([], TypeError, "schema must be a table of columns"),
-            ({}, ValueError, "schema must have the key 'columns'"),
-            ({"columns": [], "epsilon": 1}, ValueError, "got the key 'epsilon'"),
+            (
+                {},
+                ValueError,
+                "schema must have the key 'columns', which is not there. Write each column as [[columns]]",
+            ),
+            (
+                {"columns": [], "epsilon": 1},
+                ValueError,
+                "schema must not have the key 'epsilon'. Its keys are version, columns, ",
+            ),
             (
                 {"columns": {"name": "age"}},
                 TypeError,
@@ -260,11 +268,15 @@ class TestFiles:
             (
                 {"columns": [{"name": "x", "low": 0, "high": 1, "max": 2}]},
                 ValueError,
-                "column 'x' must have keys among",
+                "column 'x' must not have the key 'max'. Its keys are name, low, high, ",
             ),
-            ({"columns": [{"low": 0, "high": 1}]}, ValueError, "column 1 must have the key 'name'"),
-            ({"columns": [{"name": "x", "decimal": 2}]}, ValueError, "got the key 'decimal'. Did you mean 'decimals'?"),
-            ({"column": []}, ValueError, "got the key 'column'. Did you mean 'columns'?"),
+            ({"columns": [{"low": 0, "high": 1}]}, ValueError, "the key 'name', which is not there. Write name = "),
+            (
+                {"columns": [{"name": "x", "decimal": 2}]},
+                ValueError,
+                "must not have the key 'decimal'. Did you mean 'decimals'?",
+            ),
+            ({"column": []}, ValueError, "must not have the key 'column'. Did you mean 'columns'?"),
             ({"columns": [{"name": "x", "low": 0, "high": 1}] * 2}, ValueError, "different names"),
         ],
     )
@@ -279,11 +291,11 @@ class TestFiles:
             {"name": "cost", "low": 5, "high": 1},
             {"name": "x", "low": 0},
         ]
-        with pytest.raises(TypeError, match="schema must be free of mistakes, got 3:") as caught:
+        with pytest.raises(TypeError, match="The schema has 3 mistakes:") as caught:
             Schema.from_dict({"columns": columns})
         lines = str(caught.value).splitlines()[1:]
         assert [line.partition(":")[0] for line in lines[:2]] == ["  column 'age'", "  column 'cost'"]
-        assert lines[2] == "  column 'x': high must be given for the kind real."
+        assert lines[2] == "  column 'x': high must be given for the kind real. Take it from the codebook."
 
     def test_policies_are_kept(self, tmp_path: Path) -> None:
         schema = Schema((Column("age", 0, 110, outside="drop", missing=3), Column("x", 0, 1, missing="refuse")))
