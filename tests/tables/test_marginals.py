@@ -11,74 +11,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from column_laws import (
+    LEVELS,
+    below,
+    category,
+    integer,
+    moments,
+    on_scale,
+    pmf,
+    probabilities,
+    real,
+    unmixed,
+)
 from scipy import integrate, stats
 
 from pyro_mbde import Column, Schema
 from pyro_mbde.density.marginals import Marginal
-from pyro_mbde.tables import marginals
 from pyro_mbde.tables.facts import MAX_LEVELS, range_of
-from pyro_mbde.tables.marginals import MAX_CELLS, UNIFORM_SHARE, DensityTable, density_table
-from pyro_mbde.tables.maximum_entropy import MaximumEntropy, quadrature
-
-Numbers = np.ndarray[Any, np.dtype[np.float64]]
-LEVELS = ["I", "II", "III"]
-
-
-def real(low: float = 0, high: float = 10, **facts: Any) -> Column:
-    return Column("x", low, high, **facts)
-
-
-def integer(low: int = 0, high: int = 10, **facts: Any) -> Column:
-    return Column("n", low, high, "integer", **facts)
-
-
-def category(**shares: float) -> Column:
-    return Column("stage", kind="ordered", levels=LEVELS, shares=shares)
-
-
-def unmixed(column: Column) -> DensityTable:
-    """The stated law without the uniform share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marginals, "UNIFORM_SHARE", 0.0)
-        return density_table(column)
-
-
-def below(table: DensityTable, points: Any) -> Numbers:
-    """The distribution function of the density that is linear between edges."""
-    points = np.asarray(points, dtype=np.float64)
-    cell = np.clip(np.searchsorted(table.edges, points, side="right") - 1, 0, len(table.left) - 1)
-    width = np.diff(table.edges)[cell]
-    part = np.clip((points - table.edges[cell]) / width, 0, 1)
-    left, right = table.left[cell], table.right[cell]
-    before = np.concatenate([[0.0], table.masses().cumsum()])[cell]
-    return np.asarray(before + width * part * (left + (right - left) * part / 2))
-
-
-def probabilities(table: DensityTable, edges: Any) -> Numbers:
-    return np.diff(below(table, edges))
-
-
-def pmf(column: Column) -> Numbers:
-    """Probabilities of all whole numbers, without the uniform share where something is stated."""
-    span = range_of(column)
-    return probabilities(unmixed(column), np.arange(span.low, span.high + 2))
-
-
-def moments(column: Column) -> tuple[float, float]:
-    """Mean and standard deviation in the table's units of the density as it is, by quadrature in each cell."""
-    table, span = unmixed(column), range_of(column)
-    if span.whole:
-        if span.high - span.low > 1e7:
-            raise AssertionError("too many to sum")
-        values, weights = np.arange(span.low, span.high + 1), pmf(column)
-    else:
-        nodes, sizes = quadrature(table.edges, False)
-        part = (nodes - table.edges[:-1, None]) / np.diff(table.edges)[:, None]
-        weights = (sizes * (table.left[:, None] * (1 - part) + table.right[:, None] * part)).ravel()
-        values = np.asarray(span.natural(nodes)).ravel()
-    weights = weights / weights.sum()
-    mean = float(values @ weights)
-    return mean, math.sqrt(float((values - mean) ** 2 @ weights))
+from pyro_mbde.tables.marginals import MAX_CELLS, UNIFORM_SHARE, density_table
+from pyro_mbde.tables.maximum_entropy import MaximumEntropy
 
 
 class TestNothingStated:
@@ -257,7 +208,7 @@ class TestQuantiles:
             values = np.sort(rng.choice(np.arange(1, 500), len(levels), replace=False))
             quantiles = dict(zip(levels.tolist(), values.tolist(), strict=True))
             for scale in ("linear", "log1p"):
-                assert below(unmixed(real(0, 500, scale=scale, quantiles=quantiles)), _log(values, scale)) == (
+                assert below(unmixed(real(0, 500, scale=scale, quantiles=quantiles)), on_scale(values, scale)) == (
                     pytest.approx(levels, abs=1e-5)
                 )
                 assert pmf(integer(0, 500, scale=scale, quantiles=quantiles)).cumsum()[values] == pytest.approx(levels)
@@ -382,84 +333,6 @@ class TestHistograms:
             real(histogram={"edges": edges, "shares": shares})
 
 
-CONTINUOUS = [
-    {"name": "norm", "loc": 3, "scale": 2},
-    {"name": "gamma", "a": 2, "scale": 1.5},
-    {"name": "gamma", "a": 0.2},
-    {"name": "beta", "a": 0.5, "b": 0.5, "scale": 10},
-    {"name": "lognorm", "s": 2.5},
-    {"name": "uniform", "loc": 3, "scale": 2},
-    {"name": "cauchy"},
-    {"name": "norm", "loc": 4, "scale": 0.002},
-    {"name": "triang", "c": 0.3, "scale": 8},
-]
-DISCRETE = [
-    {"name": "poisson", "mu": 3},
-    {"name": "nbinom", "n": 2, "p": 0.3},
-    {"name": "binom", "n": 10, "p": 0.9},
-    {"name": "geom", "p": 0.4},
-]
-
-
-def law_of(distribution: dict[str, Any]) -> Any:
-    return getattr(stats, distribution["name"])(**{key: one for key, one in distribution.items() if key != "name"})
-
-
-class TestDistributions:
-    @pytest.mark.parametrize("scale", ["linear", "log1p"])
-    @pytest.mark.parametrize("distribution", CONTINUOUS, ids=str)
-    def test_of_real_numbers(self, distribution: dict[str, Any], scale: str) -> None:
-        law, points = law_of(distribution), np.linspace(0, 10, 1001)
-        inside = law.cdf(10) - law.cdf(0)
-        table = unmixed(real(scale=scale, distribution=distribution))
-        assert below(table, _log(points, scale)) == pytest.approx((law.cdf(points) - law.cdf(0)) / inside, abs=2e-4)
-        assert below(table, table.edges) == pytest.approx(
-            (law.cdf(_natural(table.edges, scale)) - law.cdf(0)) / inside, abs=1e-6
-        )
-
-    @pytest.mark.parametrize("distribution", CONTINUOUS, ids=str)
-    def test_continuous_laws_of_whole_numbers(self, distribution: dict[str, Any]) -> None:
-        law, numbers = law_of(distribution), np.arange(11)
-        exact = law.cdf(numbers + 0.5) - law.cdf(numbers - 0.5)
-        assert pmf(integer(distribution=distribution)) == pytest.approx(exact / exact.sum(), abs=1e-9)
-
-    @pytest.mark.parametrize("high", [10, 10**6])
-    @pytest.mark.parametrize("distribution", DISCRETE, ids=str)
-    def test_discrete_laws(self, distribution: dict[str, Any], high: int) -> None:
-        exact = law_of(distribution).pmf(np.arange(11))
-        found = pmf(integer(0, high, distribution=distribution))[:11]
-        assert found == pytest.approx(exact / law_of(distribution).cdf(high), abs=1e-9)
-
-    def test_a_wide_law_of_many_whole_numbers(self) -> None:
-        column = integer(0, 10**6, distribution={"name": "nbinom", "n": 3, "p": 1e-4})
-        assert moments(column) == pytest.approx((29_997, 17_320), rel=1e-3)
-
-    @pytest.mark.parametrize(
-        ("distribution", "message"),
-        [
-            ({"name": "gama", "a": 2}, "Did you mean 'gamma'"),
-            ({"name": "no such law"}, "Common ones are norm"),
-            ({"name": "gamma", "b": 2}, r"have parameters of gamma: a, loc, scale, got distribution='b'"),
-            ({"name": "norm", "mean": 2}, "Did you mean 'loc'"),
-            ({"name": "norm", "scal": 2}, "Did you mean 'scale'"),
-            ({"name": "gamma"}, "the parameter a, which gamma needs"),
-            ({"name": "gamma", "a": -2}, "parameters that gamma allows"),
-            ({"name": "norm", "scale": 0}, "parameters that norm allows"),
-            ({"name": "norm", "loc": 200}, "at least 1e-06 of its mass between low and high; only 0 of it is there"),
-            ({"name": "poisson", "mu": 2}, "a law of whole numbers: the column needs the kind integer"),
-        ],
-    )
-    def test_impossible_ones(self, distribution: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            real(distribution=distribution)
-
-    def test_types(self) -> None:
-        with pytest.raises(TypeError, match="distribution must be a table"):
-            real(distribution="norm")
-        with pytest.raises(TypeError, match="distribution name must be a string"):
-            real(distribution={"loc": 2})
-
-
 class TestDates:
     @pytest.mark.parametrize("resolution", ["day", "month", "year"])
     def test_facts_in_dates(self, resolution: str) -> None:
@@ -569,11 +442,3 @@ class TestAnything:
             values = marginal.from_uniforms(torch.linspace(0, 1, 101, dtype=torch.float64))
             assert bool(torch.isfinite(marginal.log_prob(values)).all()), column
         assert num_tables > 90
-
-
-def _log(values: Any, scale: str) -> Any:
-    return np.log1p(values) if scale == "log1p" else values
-
-
-def _natural(values: Any, scale: str) -> Any:
-    return np.expm1(values) if scale == "log1p" else values
