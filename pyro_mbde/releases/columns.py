@@ -132,7 +132,7 @@ def schema_of(q: MollifiedExpFamily, columns: Sequence[str] | Schema | None) -> 
 
 
 def _in_its_form(schema: Schema, q: MollifiedExpFamily) -> Schema:
-    """The schema of a base that is a box, in which whole numbers are spread, if the density's base is not a mixed one."""
+    """The schema of a base; where that is not a mixed one, of a box in which whole numbers are spread."""
     if isinstance(schema, SpreadSchema) or isinstance(row_base(q), MixedBase):
         return schema
     if others := [column.name for column in schema.columns if column.kind not in ("real", "integer")]:
