@@ -76,7 +76,16 @@ def report_command(
         rows = read_table(table, **format_of(ctx, csv_format, model.settings))
     report = library().private_report(model.density, rows, path=output, columns=model.schema, target=target)
     verdict = report["comparison"]["verdict"]
-    console.answer({"report": output, "verdict": verdict}, f"{output}\n{verdict}", settled=True)
+    told, lines = report["prediction"], [str(output), verdict]
+    if told is not None:
+        by = [
+            f"{one['rows']} {'-' if one['value'] is None else format(one['value'], '.2f')}" for one in told["results"]
+        ]
+        lines.append(
+            f"{told['target']} predicted from the other columns, {told['measure']}, trained on {', '.join(by)}."
+        )
+    document = {"report": output, "verdict": verdict, "prediction": told}
+    console.answer(document, "\n".join(lines), settled=True)
     console.note(f"{output}, and what is said here, is as sensitive as the table: keep it to yourself.")
 
 

@@ -217,9 +217,12 @@ def fit_flow_copula(
         True
     """
     low, high = low.detach().double(), high.detach().double()
-    if low.dim() != 2 or low.shape != high.shape or len(low) < MIN_ROWS or low.shape[1] < 2:
-        remedy = f"A flow needs at least {MIN_ROWS} public rows of 2 columns."
-        raise ValueError(argument_error("low", "have shape (n, d), as high", tuple(low.shape), remedy))
+    if low.dim() != 2 or low.shape != high.shape:
+        raise ValueError(argument_error("low", "have shape (n, d), as high", tuple(low.shape)))
+    if len(low) < MIN_ROWS or low.shape[1] < 2:
+        shape = f"{len(low)} of {low.shape[1]}"
+        text = f"A flow needs at least {MIN_ROWS} public rows of 2 columns, got {shape}. Learn a copula instead."
+        raise ValueError(text)
     if not bool(((low >= 0) & (low <= high) & (high <= 1)).all()):
         raise ValueError(argument_error("low", "be at most high, both in [0, 1]", low.tolist()[:3]))
     check_count("num_steps", num_steps)

@@ -261,7 +261,8 @@ def _check_marginals(base: MixedBase, schema: Schema) -> None:
         if column.levels is not None and high != ends[1]:
             raise _not_its_schema(f"{high:g} levels for {column.name!r}, of which the base has {ends[1]:g}")
         for end, edge, wanted in zip(("lower", "upper"), ends, (low, high), strict=True):
-            if not abs(edge - wanted) <= _SAME_EDGE * (high - low):
+            # Edges of points are whole numbers: they are the same, or others.
+            if not abs(edge - wanted) <= (0.5 if marginal.is_discrete else _SAME_EDGE * (high - low)):
                 raise _not_its_schema(
                     f"{wanted:.12g} for the {end} edge of {column.name!r}, of which the base has {edge:.12g}"
                 )

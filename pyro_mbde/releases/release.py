@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,13 +216,18 @@ def _draw(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, seed: int | Non
         return draw_rows(q, plan, num_draws, seed=seed, progress=False)
 
 
+def _resolutions(card: Mapping[str, Any]) -> dict[str, str]:
+    """Resolutions of columns of dates, by name."""
+    return {column["name"]: column["resolution"] for column in card["columns"] if column.get("resolution")}
+
+
 def _write(paths: ReleasePaths, released: Release) -> None:
     try:
         write_together(
             [
                 (paths.card, card_json(released.card)),
                 (paths.page, card_page(released.card)),
-                (paths.rows, encode_rows(released.rows, paths.rows.suffix)),
+                (paths.rows, encode_rows(released.rows, paths.rows.suffix, _resolutions(released.card))),
             ]
         )
     except Exception as error:  # whatever writing raises, the rows are paid for

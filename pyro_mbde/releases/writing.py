@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from io import BytesIO
@@ -17,6 +18,8 @@ import pandas as pd
 from pyro_mbde._checks import argument_error
 from pyro_mbde.private_files import CARD_SUFFIXES
 
+#: Characters of a date, as 2020-01-31, that a month and a year have.
+_LENGTHS = {"month": 7, "year": 4}
 #: Random bytes in the name of a temporary file; and the age from which one counts as left behind.
 _RANDOM_BYTES, _STALE_SECONDS = 8, 3600.0
 
@@ -61,9 +64,18 @@ def release_paths(path: str | os.PathLike[str]) -> ReleasePaths:
     return paths
 
 
-def encode_rows(rows: pd.DataFrame, suffix: str) -> bytes:
-    """Returns a table as the bytes of a file ending in ``.csv`` or ``.parquet``, the same for the same table."""
+def encode_rows(rows: pd.DataFrame, suffix: str, resolutions: Mapping[str, str] | None = None) -> bytes:
+    """Returns a table as the bytes of a file ending in ``.csv`` or ``.parquet``, the same for the same table.
+
+    Args:
+        rows: the table.
+        suffix: of the file.
+        resolutions: of columns of dates; a CSV file has months as 2020-01 and years as 2020.
+    """
     if suffix == ".csv":
+        for name, resolution in (resolutions or {}).items():
+            if resolution in _LENGTHS:
+                rows = rows.assign(**{name: rows[name].astype("string").str[: _LENGTHS[resolution]]})
         return rows.to_csv(index=False, lineterminator="\n").encode()
     buffer = BytesIO()
     rows.to_parquet(buffer, index=False, engine="pyarrow")

@@ -52,7 +52,7 @@ BEGINS_WITH_DIGIT = re.compile(r"[\W_]*\d")
 _ENCODE = "Encode them as numbers, by a public rule."
 _REMEDIES = {
     _DATES: 'Declare kind = "date" or "datetime" in the schema.',
-    _COMMAS: "Read a decimal comma with decimal=',' (--decimal ,); take out a comma between thousands.",
+    _COMMAS: "Read a decimal comma with decimal=',' (--decimal ,); take out commas and points between thousands.",
     _POINTS: "Convert the column to numbers; for a CSV file with decimal points, pass decimal='.' (--decimal .).",
     _TEXT: 'Write numbers in plain digits, without units; of words, declare kind = "category" and its levels; leave '
     "what is missing empty.",

@@ -103,6 +103,8 @@ class Column:
             raise TypeError(argument_error("name", "be a string", self.name))
         if not self.name:
             raise ValueError(argument_error("name", "not be empty", self.name))
+        if not self.name.isprintable():
+            raise ValueError(argument_error("name", "be printable, on one line", self.name, "Rename the column."))
         try:
             check_choice("kind", self.kind, tuple(KINDS))
             check_needs(self, self.of_kind, COLUMN_KEYS, (*_POLICIES, *FACTS))

@@ -219,6 +219,9 @@ def _check_levels(given: Any) -> tuple[Any, ...]:
         if not text:
             remedy = 'Blank cells are missing: write missing = "level" to keep them.'
             raise ValueError(argument_error("levels", "not be blank", level, remedy))
+        if not text.isprintable():
+            remedy = "Take out line breaks and tabs."
+            raise ValueError(argument_error("levels", "be printable, on one line", level, remedy))
         other = levels[places.setdefault(text, place)]
         if places[text] != place:
             raise ValueError(f"levels must differ from one another, got {other!r} and {level!r}. Leave out one.")

@@ -36,7 +36,8 @@ class TestReport:
         assert json.loads(Path("r.json").read_text())["scores"]["num_rows"] == 300
 
     def test_target(self, model: Path, run: Run) -> None:
-        run("report", model, "-o", "r.json", "--table", "table.csv", "--target", "visits")
+        text = run("report", model, "-o", "r.json", "--table", "table.csv", "--target", "visits").stdout
+        assert re.search(r"visits predicted from the other columns, R², trained on .* -?\d\.\d\d", text)
         assert json.loads(Path("r.json").read_text())["prediction"]["target"] == "visits"
         said = " ".join(run("report", model, "--target", "visits", code=2).stderr.split())
         assert "--target needs the table" in said

@@ -76,7 +76,7 @@ class TestFit:
         ("low", "high", "match"),
         [
             (torch.rand(9, 2), None, "at least 10 public rows"),
-            (torch.rand(20, 1), None, "have shape"),
+            (torch.rand(20, 1), None, "at least 10 public rows of 2 columns, got 20 of 1"),
             (torch.full((20, 2), 0.5), torch.full((20, 2), 0.4), "low must be at most high"),
             (torch.full((20, 2), math.nan), None, "low must be at most high"),
         ],

@@ -23,7 +23,7 @@ from pyro_mbde import (
 )
 from pyro_mbde.releases import release as releasing
 from pyro_mbde.releases import writing as files
-from pyro_mbde.releases.writing import write_together
+from pyro_mbde.releases.writing import encode_rows, write_together
 
 
 @pytest.fixture
@@ -131,3 +131,11 @@ def test_what_a_killed_release_left_is_removed_by_the_next(
     release(plane, 1, make_ledger(), "clinic", path=tmp_path / "r.csv", progress=False)
     assert not any(path.exists() for path in stale)
     assert all(path.exists() for path in (*kept, young))
+
+
+def test_a_csv_file_has_months_and_years_as_such() -> None:
+    moments = pd.to_datetime(pd.Series(["2020-03-01", None]))
+    rows = pd.DataFrame({"month": moments, "year": moments, "day": moments})
+    text = encode_rows(rows, ".csv", {"month": "month", "year": "year", "day": "day"}).decode()
+    assert text == "month,year,day\n2020-03,2020,2020-03-01\n,,\n"
+    assert encode_rows(rows, ".parquet", {"month": "month"}) == encode_rows(rows, ".parquet")

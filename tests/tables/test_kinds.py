@@ -415,3 +415,11 @@ class TestColumn:
             WARD.code("B")
         with pytest.raises(ValueError, match=r"value must be in \[2020-01-01, 2024-12-31\]"):
             DAY.code("2019-12-31")
+
+
+@pytest.mark.parametrize("text", ["two\nlines", "a\tb"])
+def test_names_and_levels_are_on_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match="name must be printable, on one line"):
+        Column(text, 0, 1)
+    with pytest.raises(ValueError, match="levels must be printable, on one line"):
+        Column("x", kind="category", levels=["a", text])
