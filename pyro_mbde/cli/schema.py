@@ -49,6 +49,7 @@ def draft_command(
     """
     if output is not None:
         check_output(ctx, output, force=force)
+    from pyro_mbde.private_files import write_atomically
     from pyro_mbde.tables.draft import draft_schema
     from pyro_mbde.tables.files import read_table
 
@@ -56,6 +57,6 @@ def draft_command(
     if output is None:
         console.answer({"schema": text}, text.rstrip())
     else:
-        output.write_text(text, encoding="utf-8")
+        write_atomically(lambda file: file.write(text.encode()), output)
         console.answer({"schema": output}, str(output), settled=True)
     console.note('Read from the table: names and types of its columns, and nothing else. Fill in each "?".')

@@ -121,7 +121,7 @@ class TestRoundTrips:
         assert content["columns"][6]["quantiles"] == {"0.5": "2022-06-30"}
 
     def test_names_of_all_signs(self) -> None:
-        names = ['a "quote"', "back\\slash", "tab\t", "new\nline", "\x7f\x01", "größe ☃"]
+        names = ['a "quote"', "back\\slash", "it's", "[[columns]]", "größe ☃"]
         levels = [*names, 1, 2.0, -1e22]
         schema = Schema(tuple(Column(name, kind="category", levels=levels) for name in names), public_rows="\n#")
         assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
