@@ -149,8 +149,8 @@ class TestDrawsDecodeToAllowedRows:
     @pytest.mark.parametrize(
         ("way", "num_blocks", "num_rows"),
         [
-            ("base where nothing is accepted", 2, 50_000),
-            ("rejection", 2, 10_000),
+            ("base where nothing is accepted", 1, 20_000),
+            ("rejection", 1, 5000),
             ("constant time", 1, 2000),
             ("batches", 1, 2000),
         ],
