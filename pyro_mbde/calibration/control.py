@@ -18,8 +18,9 @@ from pyro_mbde.calibration.certificate import SampleBounds, expected_draws
 from pyro_mbde.density.bounds import Bounds, Certificate
 from pyro_mbde.density.rectangles import normal_scores
 
-#: Cells that the unit cube is cut into, at most.
-_MAX_CELLS = 2**14
+#: Cells that the unit cube is cut into, at most; and held draws in a cell, at least, on average. With fewer, the averages
+#: would follow single draws, and their variance on held draws would say nothing about fresh ones.
+_MAX_CELLS, _DRAWS_PER_CELL = 2**14, 8
 #: Ridges are fitted where a certificate would take more draws than this: fitting them takes as long as scoring so many.
 _WORTH_FITTING = 2**18
 #: Number of ridges; steps in which they are fitted, draws in a step, and Adam's largest learning rate.
@@ -61,15 +62,16 @@ class CellMeans(Control):
         tilted: :math:`e^f` there, shape ``(n,)``.
 
     Example:
-        >>> points = torch.tensor([[0.1], [0.6]])
-        >>> CellMeans(points, torch.tensor([0.5, 2.0]))(points)
+        >>> points = torch.tensor([0.1, 0.6]).repeat(8).unsqueeze(1)
+        >>> CellMeans(points, torch.tensor([0.5, 2.0]).repeat(8))(points[:2])
         tensor([0.5000, 2.0000])
     """
 
     def __init__(self, points: Tensor, tilted: Tensor) -> None:
-        self._num_cut_dims = min(points.shape[1], int(math.log2(_MAX_CELLS)))
+        max_cells = min(_MAX_CELLS, max(len(points) // _DRAWS_PER_CELL, 1))
+        self._num_cut_dims = min(points.shape[1], max(int(math.log2(max_cells)), 1))
         # 1e-9 is added so that rounding cannot turn a root of 128 into 127.
-        self._parts_per_dim = int(_MAX_CELLS ** (1 / self._num_cut_dims) + 1e-9)
+        self._parts_per_dim = int(max_cells ** (1 / self._num_cut_dims) + 1e-9)
         cells, num_cells = self.cells(points), self.num_cells
         counts = torch.bincount(cells, minlength=num_cells)
         self._means = torch.bincount(cells, tilted, minlength=num_cells) / counts.clamp(min=1)
