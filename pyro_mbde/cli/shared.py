@@ -25,6 +25,8 @@ EXAMPLES = "Examples:"
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
+#: Of a table: a file, a folder, or a pattern.
+PLACE = click.Path(path_type=Path)
 
 
 #: --config, --json and --quiet, as decorators: of a command in this order, of a function from the last to the first.
