@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyro_mbde.privacy.accounting import DrawBudget, TotalCost, compose, compose_fits, epsilon_per_draw
     from pyro_mbde.privacy.guarantee import Guarantee
     from pyro_mbde.private_files import PrivacyLeakWarning
+    from pyro_mbde.ranks import LostRankError, Ranks, joined_ranks
     from pyro_mbde.releases.private_report import private_report
     from pyro_mbde.releases.release import Release, UnwrittenReleaseError, release
     from pyro_mbde.sampling.fresh import FreshDraws, fresh_chains
@@ -69,9 +70,11 @@ __all__ = [
     "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",
+    "LostRankError",
     "MixingReport",
     "MollifiedExpFamily",
     "PrivacyLeakWarning",
+    "Ranks",
     "Release",
     "PairResult",
     "RoundRecord",
@@ -85,6 +88,7 @@ __all__ = [
     "epsilon_per_draw",
     "exact_posterior",
     "fresh_chains",
+    "joined_ranks",
     "mixing_report",
     "plot_mixing",
     "posterior_guarantee",
@@ -120,6 +124,7 @@ _MODULES = {
     "privacy.accounting": "DrawBudget TotalCost compose compose_fits epsilon_per_draw",
     "privacy.guarantee": "Guarantee",
     "private_files": "PrivacyLeakWarning",
+    "ranks": "LostRankError Ranks joined_ranks",
     "releases.private_report": "private_report",
     "releases.release": "Release UnwrittenReleaseError release",
     "sampling.fresh": "FreshDraws fresh_chains",

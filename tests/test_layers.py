@@ -16,6 +16,7 @@ ROOMS = [
     "_version",
     "_checks",
     "_torch_state",
+    "ranks",
     "private_files",
     "names",
     "pictures",
@@ -37,6 +38,7 @@ ROOMS = [
     "_pyro",
     "__init__",
     "cli",
+    "__main__",
     "experiments",
 ]
 

@@ -1,0 +1,265 @@
+"""Several processes that work on one fit or one release: what they add up, hand round and wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pyro_mbde._checks import argument_error
+
+T = TypeVar("T")
+
+#: What a launcher such as torchrun tells each process.
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: Seconds that a step in common may take; and how long a process waits for another that works alone. One that ends
+#: closes its connections, which ends both kinds of waiting at once.
+_STEP_SECONDS, _PATIENCE_SECONDS = 60.0, 86_400.0
+
+
+class LostRankError(RuntimeError):
+    """Another of the processes that work together ended or no longer answers.
+
+    It is raised in every process that is left, in place of torch's own errors. Nothing in it depends on the table.
+    """
+
+
+class _Joined(NamedTuple):
+    """How this process reaches the others: groups for steps in common and for waiting, and a store of keys."""
+
+    steps: Any
+    patient: Any
+    store: Any
+
+
+_joined: _Joined | None = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that work together. Every method except ``claim`` is to be called by all of them.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+
+    Example:
+        >>> ALONE.is_first, ALONE.gather("rows"), ALONE.broadcast(3)
+        (True, ['rows'], 3)
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the numbers."""
+        if not 0 <= self.rank < self.size:
+            raise ValueError(argument_error("rank", f"be in [0, size), with size={self.size}", self.rank))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that decides, writes and speaks."""
+        return self.rank == 0
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Replaces tensors by their averages over all processes, in place and with the same bits in each.
+
+        One message holds all of them. A process that takes more than a minute longer than another counts as lost.
+
+        Args:
+            tensors: of the same shapes in every process, on any device; floating point.
+
+        Raises:
+            LostRankError: another process ended or does not answer.
+        """
+        if self.size == 1 or not tensors:
+            return
+        with torch.no_grad():
+            # By way of the CPU from any device: gradients of small networks are a few hundred kilobytes.
+            flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
+            with self._together("averaging a step") as joined:
+                dist.all_reduce(flat, group=joined.steps)
+            parts = torch.split(flat.div_(self.size), [tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.reshape(tensor.shape))
+
+    def broadcast(self, value: T) -> T:
+        """Returns the first process's object, in every process; waits for it as long as it takes.
+
+        Raises:
+            LostRankError: another process ended.
+        """
+        if self.size == 1:
+            return value
+        held: list[Any] = [value]
+        with self._together("waiting for the first process") as joined:
+            dist.broadcast_object_list(held, src=0, group=joined.patient)
+        found: T = held[0]
+        return found
+
+    def gather(self, value: T) -> list[T]:
+        """Returns the objects of all processes, in order of rank; waits for them as long as it takes.
+
+        Raises:
+            LostRankError: another process ended.
+        """
+        if self.size == 1:
+            return [value]
+        held: list[Any] = [None] * self.size
+        with self._together("collecting results") as joined:
+            dist.all_gather_object(held, value, group=joined.patient)
+        return held
+
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Returns the rows of all processes one below another, in order of rank, on the device of this one's.
+
+        Args:
+            rows: shape ``(n, *row_shape)``; n may differ between processes, shape and dtype of a row may not.
+
+        Raises:
+            LostRankError: another process ended.
+        """
+        if self.size == 1:
+            return rows
+        counts = self.gather(len(rows))
+        padded = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype)
+        padded[: len(rows)] = rows.detach().cpu()
+        parts = [torch.empty_like(padded) for _ in counts]
+        with self._together("collecting rows") as joined:
+            dist.all_gather(parts, padded, group=joined.patient)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]).to(rows.device)
+
+    def send(self, value: Tensor) -> None:
+        """Sends a tensor to the first process, which calls :meth:`receive` with this rank."""
+        with self._together("sending results") as joined:
+            dist.send(value.detach().cpu().contiguous(), dst=0, group=joined.patient)
+
+    def receive(self, rank: int, like: Tensor, *, seconds: float | None = None) -> Tensor:
+        """Returns what a process sends to this one.
+
+        Args:
+            rank: of the sender.
+            like: a tensor of the shape and dtype of what is sent, on the CPU; it is overwritten.
+            seconds: how long to wait; ``None`` for as long as it takes.
+
+        Raises:
+            LostRankError: the sender ended, or did not send in time. Other processes can still be received from.
+        """
+        with self._together(f"waiting for process {rank}") as joined:
+            work: Any = dist.irecv(like, src=rank, group=joined.patient)
+            if seconds is None:
+                work.wait()
+            else:
+                work.wait(timedelta(seconds=seconds))
+        return like
+
+    def claim(self, name: str) -> bool:
+        """Returns whether this is the first process that asks for a name; true if that cannot be found out."""
+        if self.size == 1 or _joined is None:
+            return True
+        try:
+            return int(_joined.store.add(f"claim/{name}", 1)) == 1
+        except RuntimeError:  # the process that holds the store ended
+            return True
+
+    @contextmanager
+    def _together(self, work: str) -> Iterator[_Joined]:
+        """Turns errors of torch in a step that all processes take part in into :class:`LostRankError`."""
+        if _joined is None:
+            raise LostRankError(
+                f"The {self.size} processes have parted: what needs all of them can only be called inside joined_ranks."
+            )
+        try:
+            yield _joined
+        except LostRankError:
+            raise
+        except RuntimeError as error:  # torch has several kinds, all of them derived from this
+            raise LostRankError(
+                f"Process {self.rank} of {self.size} lost another one while {work}: it ended or does not answer. Its "
+                f"own message says why, if there is one. Start all of them again, with --resume where a fit kept a "
+                f"checkpoint."
+            ) from error
+
+
+#: One process by itself.
+ALONE = Ranks()
+
+
+def launched_ranks() -> Ranks:
+    """Returns rank and number of the processes that a launcher started, from the environment, without joining them.
+
+    Raises:
+        ValueError: the environment does not hold numbers.
+    """
+    if not all(os.environ.get(name) for name in _ENVIRONMENT):
+        return ALONE
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (rank.isdecimal() and size.isdecimal()):
+        remedy = "Start processes with torchrun, or unset RANK and WORLD_SIZE."
+        raise ValueError(argument_error("RANK", "and WORLD_SIZE be whole numbers", f"{rank} and {size}", remedy))
+    return Ranks(int(rank), int(size))
+
+
+@contextmanager
+def joined_ranks(*, timeout: float = _STEP_SECONDS, patience: float = _PATIENCE_SECONDS) -> Iterator[Ranks]:
+    """Joins the processes that a launcher such as torchrun started, for the block.
+
+    Without such a launcher, or with one process, the block runs alone and nothing is set up. At its end, also by an
+    error, connections are closed; processes that still wait for this one then raise :class:`LostRankError`.
+
+    Processes talk by torch.distributed (gloo) and trust one another: run them on machines and networks of the table's
+    owner.
+
+    Privacy:
+        What processes exchange is as sensitive as the table, and is not encrypted.
+
+    Args:
+        timeout: seconds that a step of :meth:`Ranks.average` may take.
+        patience: seconds that a process waits for one that works alone.
+
+    Raises:
+        LostRankError: not all processes came.
+
+    Example:
+        >>> with joined_ranks() as ranks:  # under torchrun: its processes
+        ...     ranks.size
+        1
+    """
+    global _joined
+    ranks = launched_ranks()
+    if ranks.size == 1:
+        yield ALONE
+        return
+    if _joined is not None or dist.is_initialized():
+        raise RuntimeError("This process has joined others already. Leave them first.")
+    try:
+        _joined = _join(ranks, timedelta(seconds=timeout), timedelta(seconds=patience))
+        yield ranks
+    finally:
+        _joined = None
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # of connections that are broken already
+                dist.destroy_process_group()
+
+
+def _join(ranks: Ranks, timeout: timedelta, patience: timedelta) -> _Joined:
+    torch_dist: Any = dist  # torch leaves some of its names out of its list
+    try:
+        store = next(torch_dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timeout))[0]
+        store = torch_dist.PrefixStore("pyro_mbde", store)
+        dist.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size, timeout=timeout)
+        return _Joined(dist.group.WORLD, dist.new_group(backend="gloo", timeout=patience), store)
+    except RuntimeError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise LostRankError(
+            f"Process {ranks.rank} of {ranks.size} did not meet all others at {place} within "
+            f"{timeout.total_seconds():g} seconds. Start all of them again, with an address that each of them reaches."
+        ) from error

@@ -1,0 +1,119 @@
+"""Processes that work together: what they add up and hand round, and how they end when one of them does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_processes import run_ranks, values_of
+
+from pyro_mbde.ranks import ALONE, LostRankError, Ranks, joined_ranks, launched_ranks
+
+HERE = Path(__file__)
+
+
+def exchange(ranks: Ranks) -> dict[str, Any]:
+    """Every method, once."""
+    rank = ranks.rank
+    gradients = [torch.full((2, 3), float(rank)), torch.arange(4.0, dtype=torch.float64) * (rank + 1), torch.ones(())]
+    torch.manual_seed(rank)
+    noise = torch.randn(10_001)
+    ranks.average([*gradients, noise])
+    found: dict[str, Any] = {
+        "average": gradients,
+        "noise": noise,
+        "broadcast": ranks.broadcast({"from": rank}),
+        "gather": ranks.gather(rank * 10),
+        "rows": ranks.gather_rows(torch.full((rank, 2), rank, dtype=torch.int64)),
+        "claim": ranks.gather(ranks.claim("speaks")),
+        "first": ranks.is_first,
+    }
+    if ranks.is_first:
+        time.sleep(4)  # longer than a step may take: others wait for the first process
+        found["received"] = [int(ranks.receive(other, torch.zeros(1))) for other in range(ranks.size - 1, 0, -1)]
+    else:
+        ranks.send(torch.tensor([float(rank)]))
+    ranks.broadcast(None)
+    return found
+
+
+def test_what_processes_exchange() -> None:
+    found = values_of(run_ranks(HERE, "exchange", 3, timeout=3))
+    for each in found:
+        assert torch.equal(each["average"][0], torch.ones(2, 3))
+        assert torch.equal(each["average"][1], torch.arange(4.0, dtype=torch.float64) * 2)
+        assert float(each["average"][2]) == 1
+        assert torch.equal(each["noise"], found[0]["noise"])
+        assert each["broadcast"] == {"from": 0}
+        assert each["gather"] == [0, 10, 20]
+        assert each["rows"].tolist() == [[1, 1], [2, 2], [2, 2]]
+        assert sum(each["claim"]) == 1
+    assert [each["first"] for each in found] == [True, False, False]
+    assert found[0]["received"] == [2, 1]
+
+
+def lose_one(ranks: Ranks) -> None:
+    """Process 1 is killed in the middle of its steps."""
+    for step in range(10_000):
+        ranks.average([torch.ones(1000)])
+        if ranks.rank == 1 and step == 100:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_in_one(ranks: Ranks) -> None:
+    """Process 1 fails while the others wait for its results."""
+    if ranks.rank == 1:
+        raise MemoryError("too much")
+    ranks.gather(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "code"), [("lose_one", -9), ("fail_in_one", 1)])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_lost_process_ends_the_others(function: str, code: int, size: int) -> None:
+    start = time.monotonic()
+    ended = run_ranks(HERE, function, size, seconds=60)
+    assert time.monotonic() - start < 60
+    assert ended[1].code == code
+    for rank in set(range(size)) - {1}:
+        assert ended[rank].code == 1
+        assert ended[rank].error.startswith(f"LostRankError: Process {rank} of {size} lost another one while")
+        assert "with --resume" in ended[rank].error
+
+
+def test_alone() -> None:
+    tensor = torch.ones(3)
+    ALONE.average([tensor])
+    assert ALONE.gather_rows(tensor) is tensor
+    assert ALONE.claim("name") and ALONE.claim("name")
+    with joined_ranks() as ranks:
+        assert ranks is ALONE
+    with pytest.raises(LostRankError, match="can only be called inside joined_ranks"):
+        Ranks(0, 2).gather(1)
+    with pytest.raises(ValueError, match="rank must be in"):
+        Ranks(2, 2)
+
+
+def test_what_a_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "localhost")):
+        monkeypatch.setenv(name, value)
+    assert launched_ranks() is ALONE  # not all is said
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert launched_ranks() == Ranks(1, 4)
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(ValueError, match="WORLD_SIZE be whole numbers, got RANK='one and 4'. Start processes with"):
+        launched_ranks()
+
+
+def test_processes_that_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LostRankError, match="did not meet all others at 127.0.0.1:1 within 1 seconds"):
+        with joined_ranks(timeout=1):
+            pass
