@@ -114,18 +114,27 @@ def fit_command(
     if output is None:
         raise click.UsageError("Missing option '--output'.", ctx)
     assert recipe is not None  # else its options would have said so
+    running.check(recipe.method, RATIO)
     check_output(ctx, output, force=force)
+    checkpoint = _check_checkpoint(output, resume=running.resume, force=force)
     columns, base = find_base(ctx, console, schema, public_rows, dependence, csv_format)
     from pyro_mbde._checks import counted
     from pyro_mbde.privacy.advice import advise
-    from pyro_mbde.tables.files import TableModel, read_table
+    from pyro_mbde.tables.files import TableModel
+    from pyro_mbde.tables.streams import TableStream, open_table
 
-    train = recipe.trainer(base, seed=seed, progress=console.progress)
-    rows = columns.to_tensor(read_table(table, **csv_format))
+    recipe.trainer(base, running=running)  # arguments are checked before the table is read
+    rows = open_table(table, columns, **csv_format)
+    if recipe.method == RATIO and (isinstance(rows, TableStream) or running.resume or running.checkpoint_steps):
+        running = replace(running, checkpoint=checkpoint)
+    train = recipe.trainer(base, seed=seed, progress=console.progress, running=running)
     model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+    if isinstance(rows, TableStream):
+        rows.warn()
     if output.exists():
         _compare(console, output, model)
     model.save(output)
+    checkpoint.unlink(missing_ok=True)
     guarantee = model.density.guarantee
     calibrated = model.density.certificate is not None  # a requested certificate may not be possible
     if recipe.rows is None:
@@ -147,24 +156,34 @@ def fit_command(
 
 
 def _check_table(
-    ctx: click.Context, console: Console, table: Path, schema: Path | None, csv_format: dict[str, str]
+    ctx: click.Context, console: Console, table: tuple[Path, ...], schema: Path | None, csv_format: dict[str, str]
 ) -> None:
     """Compares a table with its schema; what is found is for the owner alone."""
     from pyro_mbde._checks import counted
-    from pyro_mbde.tables.files import read_table
+    from pyro_mbde.tables.streams import check_table
 
     columns = find_schema(ctx, schema)
     assert columns is not None  # as was checked
-    frame = read_table(table, **csv_format)
-    num_kept = len(columns.to_tensor(frame))
+    found = check_table(table, columns, progress=console.progress, **csv_format)
     names = counted(len(columns.columns), "column")
-    left_out = [str(name) for name in frame.columns if str(name) not in columns.names]
-    document = {"rows": len(frame), "rows_kept": num_kept, "columns": list(columns.names), "left_out": left_out}
-    text = f"{table} fits the schema: {names}, {num_kept:,} of {counted(len(frame), 'row')} can be used."
+    left_out = [name for name in found.names if name not in columns.names]
+    document = {"rows": found.num_rows, "rows_kept": found.num_kept}
+    document |= {"columns": list(columns.names), "left_out": left_out}
+    called = str(table[0]) if len(table) == 1 else "The table"
+    text = f"{called} fits the schema: {names}, {found.num_kept:,} of {counted(found.num_rows, 'row')} can be used."
     if left_out:
         text += f"\nNot in the schema, and left out: {', '.join(left_out)}."
     console.answer(document, text)
     console.note("Nothing was fitted or spent. What is said here depends on the table: keep it to yourself.")
+
+
+def _check_checkpoint(output: Path, *, resume: bool, force: bool) -> Path:
+    """Returns the file for a fit's checkpoint; raises if one is there that was not asked for."""
+    path = output.with_name(f"{output.name}.checkpoint")
+    if path.exists() and not resume and not force:
+        text = f"{str(path)!r} is there: a fit of this model was interrupted."
+        raise FileExistsError(f"{text} Pass --resume to go on from it, or --force to start again.")
+    return path
 
 
 def _compare(console: Console, path: Path, model: Any) -> None:
