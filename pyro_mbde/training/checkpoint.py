@@ -15,7 +15,6 @@ from pyro_mbde.serialization import read_file, write_file
 from pyro_mbde.training.fallback import warn_owner
 
 _KIND, _VERSION = "checkpoint", 1
-_AGAIN = "Start from the beginning, without resume"
 
 
 class Checkpoint:
@@ -64,7 +63,7 @@ class Checkpoint:
             table: fingerprint of the table.
             state: dicts, lists, numbers and tensors.
         """
-        content = {"settings": dict(settings), "table": table, "torch": torch.__version__, "state": state}
+        content = {"settings": dict(settings), "table": table, "torch": str(torch.__version__), "state": state}
         write_file(self.path, _KIND, _VERSION, content)
 
     def warn_beside_card(self) -> None:
@@ -81,12 +80,17 @@ class Checkpoint:
             OSError: the file cannot be read.
             ValueError: it is damaged, of another version, or of a fit with other settings.
         """
-        content = read_file(self.path, _KIND, (_VERSION,))
+        try:
+            content = read_file(self.path, _KIND, (_VERSION,))
+        except ValueError as error:
+            if "version" in str(error).partition(",")[0]:
+                raise
+            raise self._damaged() from error
         try:
             kept, table, version = dict(content["settings"]), str(content["table"]), str(content["torch"])
             state = dict(content["state"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"The checkpoint {str(self.path)!r} is damaged. {_AGAIN}.") from error
+            raise self._damaged() from error
         if differing := [
             name for name in (*settings, *(kept.keys() - settings)) if kept.get(name) != settings.get(name)
         ]:
@@ -100,6 +104,10 @@ class Checkpoint:
                 f"but it may differ from one that was not interrupted."
             )
         return table, state
+
+    def _damaged(self) -> ValueError:
+        text = "is damaged, or another kind of file. Start from the beginning, without resume."
+        return ValueError(f"The checkpoint {str(self.path)!r} {text}")
 
     def check_table(self, kept: str, table: str) -> None:
         """Raises ValueError unless the table is the one of the checkpoint, by their fingerprints."""
