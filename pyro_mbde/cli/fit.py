@@ -129,8 +129,6 @@ def fit_command(
         running = replace(running, checkpoint=checkpoint)
     train = recipe.trainer(base, seed=seed, progress=console.progress, running=running)
     model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
-    if isinstance(rows, TableStream):
-        rows.warn()
     if output.exists():
         _compare(console, output, model)
     model.save(output)
@@ -167,8 +165,12 @@ def _check_table(
     found = check_table(table, columns, progress=console.progress, **csv_format)
     names = counted(len(columns.columns), "column")
     left_out = [name for name in found.names if name not in columns.names]
-    document = {"rows": found.num_rows, "rows_kept": found.num_kept}
-    document |= {"columns": list(columns.names), "left_out": left_out}
+    document = {
+        "rows": found.num_rows,
+        "rows_kept": found.num_kept,
+        "columns": list(columns.names),
+        "left_out": left_out,
+    }
     called = str(table[0]) if len(table) == 1 else "The table"
     text = f"{called} fits the schema: {names}, {found.num_kept:,} of {counted(found.num_rows, 'row')} can be used."
     if left_out:

@@ -44,7 +44,7 @@ class Running:
     def arguments(self) -> dict[str, Any]:
         """The arguments of :class:`~pyro_mbde.DensityRatio` that say so."""
         steps = CHECKPOINT_STEPS if self.checkpoint_steps is None else self.checkpoint_steps
-        arguments = {"device": self.device, "split": self.split}
+        arguments: dict[str, Any] = {"device": self.device, "split": self.split}
         arguments |= {"checkpoint": self.checkpoint, "checkpoint_steps": steps}
         return arguments if self.ranks is None else {**arguments, "ranks": self.ranks}
 
@@ -87,5 +87,3 @@ def running_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, running=Running(**given), **options)
 
     return run
-
-

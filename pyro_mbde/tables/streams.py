@@ -203,7 +203,7 @@ def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.
         _check_names(path, tuple(map(str, frame.columns)), schema)
     names = [same_names(schema.names, list(map(str, frame.columns))) for frame in frames]
     same = [
-        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)[list(schema.names)]
+        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)
         for frame, renamed in zip(frames, names, strict=True)
     ]
     return pd.concat(same, ignore_index=True)
