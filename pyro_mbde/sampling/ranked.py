@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from types import TracebackType
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from pyro_mbde.sampling.private import draw_rows
 
 #: What the first process says to another: that it is not needed, to say which density it holds, or to draw.
 _END, _COMPARE, _DRAW = 0, 1, 2
-_METHODS = ("constant-time", "exact", "fresh chains")
+_METHODS: tuple[Literal["constant-time", "exact", "fresh chains"], ...] = ("constant-time", "exact", "fresh chains")
 #: How long the first process waits for rows, once its own are drawn: seconds, and as a multiple of what those took.
 _GRACE_SECONDS, _GRACE_SHARE = 60.0, 3.0
 _DIGEST_BYTES = 32
