@@ -161,7 +161,8 @@ class Ranks:
             seconds: how long to wait; ``None`` for as long as it takes.
 
         Raises:
-            LostRankError: the sender ended, or did not send in time. Other processes can still be received from.
+            LostRankError: the sender ended; other processes can still be received from. Or it did not send in time;
+                torch then closes the connections to all of them.
         """
         with self._together(f"waiting for process {rank}") as joined:
             work: Any = dist.irecv(like, src=rank, group=joined.patient)

@@ -78,7 +78,8 @@ def release_command(
     printed.
 
     Several processes draw the rows together if they are started by torchrun: `torchrun --nproc-per-node=2 -m pyro_mbde
-    release ...`. The first one charges, writes and speaks.
+    release ...`. The first one charges, writes and speaks. If another is lost after the charge, it draws that one's
+    rows too; torchrun leaves it half a minute to finish.
     """
     with command_ranks(console) as (ranks, spoken):
         from pyro_mbde.tables.files import TableModel

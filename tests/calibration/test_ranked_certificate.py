@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.ranks import ALONE, LostRankError, Ranks
 from pyro_mbde.sampling.private import private_draws
+from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
+from pyro_mbde.training.weak_learner import WeakLearner
 
 HERE = Path(__file__)
 NO_BAR: tqdm[Any] = tqdm(disable=True)
@@ -80,9 +83,9 @@ def density_of(name: str, ranks: Ranks) -> MollifiedExpFamily:
     return calibrator_of(prepared, ranks, statistics).density(bounds, certificate, num_rows)
 
 
-def densities(ranks: Ranks) -> dict[str, Any]:
+def densities(ranks: Ranks, names: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in CASES:
+    for name in names:
         q = density_of(name, ranks)
         q.confirm_guarantee()
         assert private_draws(q, 2, progress=False).shape == (2, *q.event_shape)
@@ -90,20 +93,27 @@ def densities(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_shift_and_density_are_those_of_one_process(size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        (2, ["inverted", "hostile", "a priori", "finite"]),
+        pytest.param(2, list(CASES), marks=pytest.mark.slow),
+        pytest.param(3, list(CASES), marks=pytest.mark.slow),
+    ],
+)
+def test_shift_and_density_are_those_of_one_process(size: int, names: list[str]) -> None:
     """Same bits from the same seed, and one fingerprint in all processes."""
-    found = values_of(run_ranks(HERE, "densities", size))
+    found = values_of(run_ranks(HERE, "densities", size, names))
     for each in found[1:]:
         assert each == found[0]
-    for name in CASES:
+    for name in names:
         assert found[0][name][:-1] == facts(density_of(name, ALONE)), name
 
 
 def differing(ranks: Ranks) -> tuple[Any, ...]:
     """Process 1 computes otherwise; process 2 says that its processor is another."""
     if ranks.rank == 2:
-        scoring._processor = lambda: "another processor"  # type: ignore[assignment]
+        vars(scoring)["_processor"] = lambda: "another processor"
     base = prepare_base(normal(2))
     bounds, certificate = plan_calibration(base, 1.0, 1e-9, 0.3)
     calibrator = calibrator_of(base, ranks, Waves(1e-12 if ranks.rank == 1 else 0.0))
@@ -125,6 +135,31 @@ def test_a_process_with_other_arithmetic_contributes_nothing() -> None:
     assert found[0][3] == found[3][3]
     assert found[1][4] == "other results of the same arithmetic"
     assert found[1][3][:3] == found[0][3][:3]
+
+
+def learned(ranks: Ranks) -> tuple[float, float, list[str]]:
+    """A learned ratio, where process 1 says that its processor is another."""
+    if ranks.rank == 1:
+        vars(scoring)["_processor"] = lambda: "another processor"
+    learner = WeakLearner(hidden_sizes=(16,), num_steps=5, batch_size=64)
+    rows = torch.linspace(-1, 1, 200).unsqueeze(1)
+    ratio = DensityRatio(normal(1), weak_learner=learner, ensemble_size=2, seed=0, progress=False).fit(rows)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        q = LogRatio(normal(1), ratio._networks, progress=False, ranks=ranks).mollify(1.0)
+    return q.epsilon, q.offset, [str(each.message) for each in said]
+
+
+@pytest.mark.slow
+def test_the_owner_is_told_who_makes_no_draws() -> None:
+    (epsilon, offset, said), (other_epsilon, other_offset, silence) = values_of(run_ranks(HERE, "learned", 2))
+    assert epsilon <= 1.0 < other_epsilon
+    assert offset == other_offset
+    assert len(said) == 1 and not silence
+    assert said[0].startswith(
+        "Processes whose arithmetic differs from the first one's make no draws for it (process 1:"
+    )
+    assert "keep it" in said[0]
 
 
 def fail_first(ranks: Ranks) -> str:
