@@ -78,6 +78,16 @@ class TableStream:
         """Of the rows."""
         return self.schema.dtype
 
+    @property
+    def num_rows_read(self) -> int:
+        """How many rows the slices have that were read so far. Private."""
+        return self._num_rows
+
+    @property
+    def num_rows_kept(self) -> int:
+        """How many of them the schema does not leave out. Private."""
+        return self._num_kept
+
     def read(self, slices: Sequence[int]) -> Tensor:
         """Returns the rows of slices, without those that the schema leaves out.
 
@@ -188,7 +198,8 @@ def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.
         frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)[list(schema.names)]
         for frame, renamed in zip(frames, names, strict=True)
     ]
-    return pd.concat(same, ignore_index=True)
+    full = [frame for frame in same if len(frame)]  # empty ones have columns of any type
+    return pd.concat(full or same[:1], ignore_index=True)
 
 
 def _check_names(path: str, names: Sequence[str], schema: Schema) -> None:

@@ -216,7 +216,9 @@ class TestNotes:
         pytest.importorskip("pyarrow")
         pd.DataFrame({"age": [30.55555, 111] * 300}).to_parquet(tmp_path / "t.parquet")
         stream = Schema((Column("age", 0, 110, outside="drop"),)).stream(tmp_path)
+        assert stream.files.names == ("age",)
         stream.read([0, 3])
+        assert (stream.num_rows_read, stream.num_rows_kept) == (128, 64)
         assert said(stream)[1:4] == [
             "  column 'age': 64 of 128 values are outside [0, 110]: 64 rows left out.",
             "  64 of 128 rows are left.",
