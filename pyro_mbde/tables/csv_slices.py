@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
 from pyro_mbde.tables.csv_text import check_start, first_longer_line, parse, read_header
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 2**22
 #: Longest row in bytes. A longer one is the sign of a quotation mark that is not closed.
 MAX_ROW_BYTES = 2**23
-_ASCII = bytes([*b"\t\n\r", *range(32, 127)])
 _UNCLOSED = (
     f"A row seems to go on for over {MAX_ROW_BYTES:,} bytes from byte {{}}: a quotation mark before it is not closed, "
     "or stands within a cell. Write it twice and put the cell in quotation marks, or take it out."
@@ -121,9 +122,18 @@ def _check_encoding(path: str, encoding: str) -> None:
     """Raises where the bytes of a line's end or a quotation mark may be part of another character."""
     if path.lower().endswith(".gz"):
         raise UnusableTableError("It is compressed, so that it cannot be read in parts. Unpack it.")
-    by_byte = encoding.startswith("utf-8") or len(bytes(range(256)).decode(encoding, "replace")) == 256
-    if not by_byte or _ASCII.decode(encoding, "replace").encode() != _ASCII:
+    if not _is_by_byte(encoding):
         raise UnusableTableError(f"It is {encoding} text, which cannot be read in parts. Save it as UTF-8.")
+
+
+def _is_by_byte(encoding: str) -> bool:
+    """Whether a line's end and a quotation mark are always one byte, which is never part of another character."""
+    if encoding.startswith("utf-8") or encoding in ("ascii", "iso8859-1"):
+        return True
+    with suppress(ImportError):  # a codec from elsewhere
+        table = vars(import_module(f"encodings.{encoding.replace('-', '_')}")).get("decoding_table")
+        return isinstance(table, str) and table[:128].encode("ascii", "replace") == bytes(range(128))
+    return False
 
 
 def _first_line(start: bytes, mark: bytes) -> bytes:

@@ -163,7 +163,7 @@ def _as_written(cells: pd.Series[Any], decimal: str) -> pd.Series[Any]:
 
     if cells.dtype != object or pd.api.types.infer_dtype(cells) == "string":  # each distinct text once
         places, distinct = pd.factorize(cells)
-        found = [_read(cell, decimal) for cell in distinct]
+        found = [_read(cell, decimal) for cell in distinct.astype(object)]
         if all(isinstance(cell, str) for cell in found):
             return cells
         read: Any = np.array([*found, math.nan], dtype=object)[places]

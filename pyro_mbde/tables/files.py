@@ -49,8 +49,9 @@ def read_table(
     if not name.lower().endswith(TABLE_ENDINGS):
         raise ValueError(argument_error("path", f"end in {', '.join(TABLE_ENDINGS)}", name))
     sep, encoding = csv_format(sep, decimal, encoding)
-    with naming_the_file(name, encoding):
-        if name.lower().endswith(".parquet"):
+    is_parquet = name.lower().endswith(".parquet")
+    with naming_the_file(name, "" if is_parquet else encoding):
+        if is_parquet:
             return _read_parquet(name)
         return read_csv(name, sep, decimal, encoding)
 

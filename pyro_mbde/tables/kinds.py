@@ -143,6 +143,8 @@ def by_distinct_cell(series: pd.Series[Any], present: Flags, convert: Callable[[
     """Returns what each cell is converted to, each distinct cell once; the default for missing ones."""
     if series.dtype != object:
         places, distinct = series.factorize()
+        if distinct.dtype == "string":  # whose cells take long one by one
+            distinct = distinct.astype(object)
         found = [*(convert(cell) for cell in distinct), default]  # -1 is the place of a missing cell
         return [found[place] for place in places.tolist()]
     known: dict[tuple[type, Hashable], Any] = {}

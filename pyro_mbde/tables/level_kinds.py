@@ -47,10 +47,20 @@ class Lookup:
 
     def __call__(self, cell: Any) -> int | None:
         """Returns the code, or None where the cell is not a level."""
-        if (code := self._texts.get(text_of(cell))) is not None:
+        if (code := self.of_text(cell)) is not None:
             return code
-        number = _number(cell)
+        truth = _truth(cell)
+        number = _number(cell if truth is None else truth)
         return None if number is None else self._numbers.get(number)
+
+    def of_text(self, cell: Any) -> int | None:
+        """Returns the code of the level with a cell's text, or None where none has it.
+
+        Letter case does not count in true and false: pandas reads a column of these words alone as booleans.
+        """
+        text, truth = text_of(cell), _truth(cell)
+        texts = [text] if truth is None else [text, str(truth), str(truth).lower(), str(truth).upper()]
+        return next((self._texts[one] for one in texts if one in self._texts), None)
 
 
 @lru_cache(maxsize=64)
@@ -190,7 +200,23 @@ class Boolean(Category):
         if column.levels is None:
             return _boolean
         lookup = _lookup_of(column.levels)
-        return lambda cell: int(cell) if isinstance(cell, bool | np.bool_) else lookup(cell)
+        return lambda cell: _word(lookup, cell)
+
+
+def _truth(cell: Any) -> bool | None:
+    """The boolean that a cell is, or that it has the word for; None for other cells."""
+    if isinstance(cell, bool | np.bool_):
+        return bool(cell)
+    text = cell.strip().casefold() if isinstance(cell, str) else ""
+    return text == "true" if text in ("true", "false") else None
+
+
+def _word(lookup: Lookup, cell: Any) -> int | None:
+    """The code of one of two words, or of true and false where they are none of the two."""
+    if isinstance(cell, bool | np.bool_):
+        return int(cell)
+    truth = _truth(cell)
+    return lookup(cell) if truth is None or lookup.of_text(cell) is not None else int(truth)
 
 
 def _boolean(cell: Any) -> int | None:

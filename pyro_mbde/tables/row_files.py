@@ -83,6 +83,11 @@ class RowFiles:
         return tuple(file.path for file in self.files)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of all files, in the order in which they are met."""
+        return tuple(dict.fromkeys(name for file in self.files for name in file.names))
+
+    @property
     def num_slices(self) -> int:
         """How many slices there are in all files."""
         return self._starts[-1]

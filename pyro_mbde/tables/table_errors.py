@@ -25,7 +25,7 @@ def naming_the_file(name: str, encoding: str, place: str = "") -> Iterator[None]
 
     Args:
         name: of the file.
-        encoding: of a CSV file.
+        encoding: of a CSV file; nothing for files that are not text.
         place: a sentence that says which part of the file is read; nothing for the whole of it.
     """
     try:
@@ -54,7 +54,7 @@ def _cause(error: Exception, encoding: str) -> str:
     text, line = str(error), re.search(r"\bline \d+\b", str(error))
     if isinstance(error, UnusableTableError):
         return text
-    if isinstance(error, UnicodeError):
+    if isinstance(error, UnicodeError) and encoding:
         remedy = "Name its encoding, for example encoding='latin-1' (--encoding latin-1)."
         return f"It is not {encoding.removesuffix('-sig')} text. {remedy}"
     if isinstance(error, EOFError):
