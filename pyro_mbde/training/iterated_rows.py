@@ -56,7 +56,7 @@ class IteratedRows(ShuffledRows):
     def _restart(self, number: int) -> None:
         self._pass, self._window, self._takes_all, self._is_over = number, -1, False, False
         self._carry = self._recent = self._rows = self.like
-        self._offset, self._has_ended = 0, False
+        self._offset, self._has_ended, self._is_empty_pass = 0, False, True
         self._own = self._own_pieces()
 
     def _pieces(self, number: int) -> Iterator[Tensor]:
@@ -110,12 +110,13 @@ class IteratedRows(ShuffledRows):
             except Exception as error:
                 raise ReadingError(str(error)) from error
             if len(rows):
+                self._is_empty_pass = False
                 return self._to_features(rows)
         return None
 
     def _next_window(self) -> bool:
         self._window, self._offset = self._window + 1, 0
-        parts, num_rows, num_empty = [self._carry], len(self._carry), 0
+        parts, num_rows = [self._carry], len(self._carry)
         if not self._is_one_shot:
             self._rows = self.like  # so that two windows are never held
         while num_rows < WINDOW_ROWS and not self._is_over:
@@ -126,12 +127,11 @@ class IteratedRows(ShuffledRows):
             elif self._is_one_shot:
                 self._is_over = True
             else:
-                self._pass += 1
-                if not num_rows:
-                    num_empty += 1
-                    self._takes_all = self._ranks.size > 1
-                    if num_empty > int(self._takes_all):
+                if self._is_empty_pass:
+                    if self._takes_all or self._ranks.size == 1:
                         return False
+                    self._takes_all = True
+                self._pass, self._is_empty_pass = self._pass + 1, True
                 self._own = self._own_pieces()
                 if num_rows:
                     break

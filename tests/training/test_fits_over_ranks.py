@@ -1,0 +1,191 @@
+"""Several processes find the same networks, as good as those of one, and take up one another's fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from densities import normal, scale_calibration
+from rank_processes import run_ranks, values_of
+from streamed_tables import QUICK, TABLES, are_same, fit, networks_of
+
+from pyro_mbde import DensityRatio, FitWarning
+from pyro_mbde.density.statistics import BoundedClassifiers
+from pyro_mbde.ranks import Ranks
+from pyro_mbde.training.ensemble_state import joined, part_of, part_of_networks, shares
+from pyro_mbde.training.optimisation import Course, Optimisation
+
+FITS = Path(__file__).parents[1] / "support" / "streamed_tables.py"
+
+
+def test_networks_are_shared_out_evenly() -> None:
+    for num_networks in range(1, 9):
+        for size in range(1, num_networks + 1):
+            found = shares(num_networks, size)
+            assert [network for share in found for network in share] == list(range(num_networks))
+            assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "nesterov", "sgd"])
+def test_states_of_parts_are_those_of_the_whole(optimizer: str) -> None:
+    networks = BoundedClassifiers(5, 2, hidden_sizes=(3,), num_frequencies=2)
+    make: Any = {
+        "adamw": lambda one: torch.optim.AdamW(one.parameters(), fused=True),
+        "nesterov": lambda one: torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+        "sgd": lambda one: torch.optim.SGD(one.parameters(), lr=0.1),
+    }[optimizer]
+    made = make(networks)
+    networks.logits(torch.randn(9, 2)).sum().backward()  # type: ignore[no-untyped-call]
+    made.step()
+    state = {"networks": networks.state_dict(), "optimizer": made.state_dict(), "step": 1}
+    for size in range(1, 6):
+        again = joined([part_of(state, share) for share in shares(5, size)])
+        assert are_same(again["networks"], state["networks"])
+        for key, kept in state["optimizer"]["state"].items():
+            for name, value in kept.items():
+                found = again["optimizer"]["state"][key][name]
+                assert found is value or torch.equal(found, value), name
+        rows = torch.randn(4, 2)
+        parts = [part_of_networks(networks, share).logits(rows) for share in shares(5, size)]
+        assert torch.allclose(torch.cat(parts, 1), networks.logits(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("split", "size", "by_networks"),
+    [
+        ("auto", 1, False),
+        ("auto", 2, True),
+        ("auto", 3, True),
+        ("auto", 4, False),
+        ("auto", 6, True),
+        ("auto", 7, False),
+        ("rows", 2, False),
+        ("networks", 4, True),
+        ("networks", 1, False),
+    ],
+)
+def test_how_work_is_split(split: str, size: int, by_networks: bool) -> None:
+    trainer = DensityRatio(normal(2), ranks=Ranks(0, size), split=split)
+    assert trainer._splits_networks() is by_networks
+
+
+def test_arguments() -> None:
+    with pytest.raises(ValueError, match="at most ensemble_size=6 to share out networks"):
+        DensityRatio(normal(2), ranks=Ranks(0, 7), split="networks")
+    with pytest.raises(ValueError, match="split must be one of auto, networks, rows"):
+        DensityRatio(normal(2), split="columns")
+    with pytest.raises(TypeError, match="ranks must be Ranks"):
+        DensityRatio(normal(2), ranks=2)  # type: ignore[arg-type]
+
+
+class Mirrored(Ranks):
+    """Processes that all do what this one does, so that one test sees what each would."""
+
+    def average(self, tensors: Any) -> None:
+        pass
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+def test_a_share_of_a_batch_is_rounded_up() -> None:
+    networks = BoundedClassifiers(2, 2, hidden_sizes=(3,))
+    for size, expected in ((1, 10), (2, 5), (3, 4), (4, 3)):
+        course = Course(ranks=Mirrored(0, size))
+        assert Optimisation(networks, QUICK._optimizer, 5, 10, course)._batch_size == expected
+    course = Course(ranks=Mirrored(0, 2), by_networks=True)
+    assert Optimisation(networks, QUICK._optimizer, 5, 10, course)._batch_size == 10
+
+
+def test_each_rank_has_draws_of_its_own_from_the_same_start() -> None:
+    starts, draws = [], []
+    for rank in range(3):
+        torch.manual_seed(0)
+        networks = BoundedClassifiers(2, 2, hidden_sizes=(3,))
+        optimisation = Optimisation(networks, QUICK._optimizer, 5, 10, Course(ranks=Mirrored(rank, 3)))
+        starts.append(optimisation._networks.state_dict())
+        draws.append(float(torch.rand(())))
+    assert are_same(starts[0], starts[1]) and are_same(starts[0], starts[2])
+    assert len(set(draws)) == 3
+
+
+def test_a_rank_that_fails_stops_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others hear of it with the gradients of the step."""
+
+    class OtherFails(Mirrored):
+        def average(self, tensors: Any) -> None:
+            tensors[-1][1] = 1 / 2
+
+    scale_calibration(monkeypatch)
+    for ranks, match in (
+        (OtherFails(0, 2), "RuntimeError: another process could not train, so all of them stop"),
+        (Mirrored(1, 2), "MemoryError: too much"),
+    ):
+        if ranks.rank == 1:
+            monkeypatch.setattr(Optimisation, "_gradient", lambda *_: (_ for _ in ()).throw(MemoryError("too much")))
+        monkeypatch.setattr("pyro_mbde.training.density_ratio.LogRatio", lambda *arguments, **_: arguments[1])
+        with pytest.warns(FitWarning, match=match):
+            networks: Any = fit("rows", ranks=ranks, split="rows")
+        assert float(networks.logits(torch.randn(9, 2)).abs().max()) == 0
+
+
+def gain(networks: dict[str, torch.Tensor]) -> float:
+    """Mean ratio of rows, less that of draws of the base, in nats."""
+    config = BoundedClassifiers(4, 2, hidden_sizes=(16,), num_frequencies=4, activation="silu").config()
+    module = BoundedClassifiers.from_state(config, networks)
+    rows = TABLES["slices"]().read(range(40))
+    return float((module.logits(rows).mean() - module.logits(torch.randn(2000, 2)).mean()).detach())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_all_ranks_find_the_same(size: int) -> None:
+    jobs = [(kind, {"split": split}) for kind in TABLES for split in ("rows", "networks")]
+    found = values_of(run_ranks(FITS, "fits_over_ranks", size, jobs, seconds=400))
+    for (kind, options), *every in zip(jobs, *found, strict=True):
+        assert all(are_same(networks, every[0]) for networks in every[1:]), (kind, options)
+        if kind != "no rows":
+            alone = gain(networks_of(fit(kind)))
+            assert 0.6 * alone < gain(every[0]) < 1.5 * alone, (kind, options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["rows", "networks", "auto"])
+def test_a_fit_is_taken_up_by_other_numbers_of_ranks(split: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"split": split, "checkpoint": tmp_path / "fit", "checkpoint_steps": 6}
+    jobs = [("slices", {**options, "stop": 14}), ("slices", {**options, "resume": True})]
+    kept = values_of(run_ranks(FITS, "fits_over_ranks", 2, jobs[:1], seconds=200))
+    assert kept == [[None], [None]]
+    file = (tmp_path / "fit").read_bytes()
+    again = values_of(run_ranks(FITS, "fits_over_ranks", 2, jobs[1:], seconds=200))
+    assert are_same(again[0][0], again[1][0])
+    # As many ranks as before find what they would have found.
+    whole = values_of(run_ranks(FITS, "fits_over_ranks", 2, [("slices", {"split": split})], seconds=200))
+    assert are_same(whole[0][0], again[0][0])
+    for size in (3, 1):
+        (tmp_path / "fit").write_bytes(file)
+        if size == 1:
+            found = [[networks_of(fit("slices", resume=True, **options))]]
+        else:
+            found = values_of(run_ranks(FITS, "fits_over_ranks", size, jobs[1:], seconds=200))
+        assert all(are_same(one[0], found[0][0]) for one in found)
+        alone = gain(networks_of(fit("slices")))
+        assert 0.6 * alone < gain(found[0][0]) < 1.5 * alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "tables", "match"),
+    [
+        ([{"seed": 0}, {"seed": 1}], ["rows", "rows"], "2 processes were started with different values of 'seed'"),
+        ([{}, {}], ["rows", "slices"], "2 processes were given different tables"),
+    ],
+)
+def test_ranks_that_differ_say_so(options: list[dict[str, Any]], tables: list[str], match: str) -> None:
+    errors = values_of(run_ranks(FITS, "error_over_ranks", 2, options, tables, seconds=100))
+    assert all(match in error for error in errors)
