@@ -103,6 +103,25 @@ def test_cells_in_few_dimensions_and_ridges_in_many(monkeypatch: pytest.MonkeyPa
         assert float(samples.max()) <= limits.largest
 
 
+@pytest.mark.parametrize("num_dims", [1, 2, 3, 4])
+def test_few_held_draws_say_what_fresh_ones_scatter(num_dims: int) -> None:
+    """Cells that follow single held draws would leave them no variance: a certificate planned on it would fail."""
+    points, fresh = some_points(num_dims, 2**13), some_points(num_dims, 2**17)
+    best, limits = best_control(tilted_at(points), points, BOUNDS, _CLAIM)
+    assert best is not None
+    left = tilted_at(fresh) - best(fresh)
+    assert 0.5 < limits.variance / float(left.var()) < 1.5
+
+
+def test_a_cell_without_held_draws_is_guessed_from_the_cell_before_it() -> None:
+    """A guess that is far off would scatter fresh draws a hundred times as much as the held ones."""
+    points, fresh = some_points(1, 2**13), some_points(1, 2**17)
+    points = points[(points[:, 0] - 0.3).abs() > 0.001]
+    best, limits = best_control(tilted_at(points), points, BOUNDS, _CLAIM)
+    assert best is not None
+    assert float((tilted_at(fresh) - best(fresh)).var()) < 3 * limits.variance
+
+
 def test_no_control_variate_without_points_or_where_it_is_of_no_use() -> None:
     smallest, largest = math.exp(BOUNDS.low), math.exp(BOUNDS.high)
     points = some_points(2)
