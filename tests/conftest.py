@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 from densities import BASES, BATCHES, make_density, normal
 
-from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily
+from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily, WeakLearner
 
 torch.set_num_threads(1)
 
@@ -100,8 +100,17 @@ def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
     return make_ledger()
 
 
+@functools.cache
+def _calibrated_once() -> MollifiedExpFamily:
+    learner = WeakLearner(hidden_sizes=(32, 32), num_steps=200)
+    table = 0.3 * torch.randn(500, 2, generator=torch.Generator().manual_seed(0)) + 1
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(20240229)
+        trainer = DensityRatio(normal(2), weak_learner=learner, ensemble_size=2, seed=0, progress=False)
+        return trainer.fit(table).mollify(1.0)
+
+
 @pytest.fixture(scope="module")
 def calibrated() -> MollifiedExpFamily:
     """A calibrated density in the plane."""
-    torch.manual_seed(0)
-    return DensityRatio(normal(2), seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1).mollify(1.0)
+    return copy.deepcopy(_calibrated_once())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -51,23 +52,28 @@ def fitted(kind: str, points: Tensor) -> Control:
 @pytest.mark.parametrize("num_dims", [1, 3, 20])
 @pytest.mark.parametrize("kind", ["cells", "ridges"])
 def test_the_mean_and_the_bounds_are_those_of_uniform_points(kind: str, num_dims: int) -> None:
-    """On points that it was not fitted to: 2^20 of them, and a mean within 4.5 standard errors."""
+    """On points that it was not fitted to: 2^18 of them, and a mean within 4.5 standard errors."""
     fit = fitted(kind, some_points(num_dims))
-    values = fit(some_points(num_dims, 2**20))
-    assert abs(float(values.mean()) - fit.mean) < 4.5 * float(values.std()) / 2**10
+    values = fit(some_points(num_dims, 2**18))
+    assert abs(float(values.mean()) - fit.mean) < 4.5 * float(values.std()) / 2**9
     assert fit.least <= float(values.min())
     assert float(values.max()) <= fit.most
     assert float(values.std()) > 0.02
 
 
+@functools.cache
+def middles() -> Tensor:
+    """Of equally likely parts of a normal."""
+    return torch.special.ndtri((torch.arange(2**20, dtype=torch.float64) + 0.5) / 2**20)
+
+
 @pytest.mark.parametrize("deviation", [1e-3, 0.4, 1.0, 7.0, 1e3])
 @pytest.mark.parametrize("mean", [-30.0, -1.0, 0.0, 0.3, 1.0])
 def test_the_mean_of_a_clipped_normal(mean: float, deviation: float) -> None:
-    """By quadrature, at the middles of four million equally likely parts."""
-    uniforms = (torch.arange(2**22, dtype=torch.float64) + 0.5) / 2**22
-    by_quadrature = float((mean + deviation * torch.special.ndtri(uniforms)).clamp(-1, 1).mean())
+    """By quadrature, at the middles of a million equally likely parts."""
+    by_quadrature = float((mean + deviation * middles()).clamp(-1, 1).mean())
     closed = mean_of_clipped(torch.tensor([mean]).double(), torch.tensor([deviation]).double())
-    assert float(closed) == pytest.approx(by_quadrature, abs=1e-6)
+    assert float(closed) == pytest.approx(by_quadrature, abs=2e-6)
 
 
 def test_corners_of_the_cube() -> None:

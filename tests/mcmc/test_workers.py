@@ -212,6 +212,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far, however busy the machine is; 0 for none that is there."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
 SCRIPT = """
 import signal
 import pyro, pyro.distributions as dist
@@ -241,7 +250,9 @@ def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
         assert process.stdout.readline() == "start\n"
         assert process.stdout.readline() == "(2, 20)\n"
         assert process.stdout.readline() == "start\n"
-        time.sleep(2)
+        deadline = time.monotonic() + 60
+        while min(map(cpu_seconds, children_of(process.pid)), default=0.0) < 0.5 and time.monotonic() < deadline:
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
         output, errors = process.communicate(timeout=60)
     finally:

@@ -59,7 +59,7 @@ def test_check_values() -> None:
 
 
 @pytest.mark.parametrize("num_points", [2, 3, 4])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 10))])
 def test_no_pair_of_laws_costs_more(seed: int, num_points: int) -> None:
     """Attack: random laws within the guarantee, often at its edges; all events of up to 8 draws, by multinomials.
 
