@@ -20,8 +20,15 @@ from pyro_mbde import AuditReport, MollifiedExpFamily, audit
 from pyro_mbde.auditing.checks import same_base
 from pyro_mbde.auditing.report import PairResult
 
+#: Of which a quick one is of the same kind: in a base, in draws.
+SLOW = ("shares_of_levels_from_the_table", "columns_repeated_by_a_chain")
 
-@pytest.mark.parametrize("fit", FAULTS, ids=lambda fit: fit.__name__)
+
+@pytest.mark.parametrize(
+    "fit",
+    [pytest.param(fit, marks=[pytest.mark.slow] if fit.__name__ in SLOW else []) for fit in FAULTS],
+    ids=lambda fit: fit.__name__,
+)
 def test_a_planted_fault_is_found(fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_calibration(monkeypatch)
     report = quick_audit(fit, num_pairs=1, base=OTHER_BASES.get(fit, BASE))

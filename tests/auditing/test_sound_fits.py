@@ -198,13 +198,13 @@ def test_a_shrunk_density_is_not_accused_of_its_normaliser() -> None:
 
 def test_most_of_the_claim_is_proved_of_a_batch() -> None:
     """One price for the batch: nearly all of it by the densities, and most of it by draws alone."""
-    report = quick_audit(projected(3.0, num_rows=5), 3.0, num_pairs=1, num_draws=4000)
+    report = quick_audit(projected(3.0, num_rows=3), 3.0, num_pairs=1, num_draws=4000)
     assert report.passed, report
     assert 0.95 * 3 < report.proven <= 3
     assert report.black_box > 0.4 * 3
     assert "summed over rows" in str(report)
     assert ", ...)" not in str(report)
-    assert len(report.place) == 10
+    assert len(report.place) == 6
 
 
 def test_a_batch_is_attacked_over_the_base_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,10 @@ def test_good_chains_pass(make: Callable[[], Chains]) -> None:
     assert smallest[3] > 0.1  # so the comparisons are no stricter than they say
 
 
-@pytest.mark.parametrize("name", sorted(BASES))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if place % 2 else []) for place, name in enumerate(sorted(BASES))],
+)
 def test_exact_draws_of_every_base_pass(name: str) -> None:
     density = BASES[name]()
     report = mixing_report(by_hand(density.sample((4, 500)), density))

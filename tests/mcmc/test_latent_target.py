@@ -96,7 +96,14 @@ def test_chains_agree_with_exact_draws(name: str) -> None:
     assert mixing_report(chains).checks[-1].outcome == "ok"
 
 
-@pytest.mark.parametrize("kernel", ["random_walk", "lockstep_random_walk", "independence"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param("random_walk", marks=pytest.mark.slow),
+        "lockstep_random_walk",
+        pytest.param("independence", marks=pytest.mark.slow),
+    ],
+)
 def test_what_chains_of_columns_can_do(kernel: str) -> None:
     density = make_density(BASES["columns"]())
     chains = run_mcmc(density, kernel, 60, 40, num_chains=2, seed=0, progress=False, num_workers=1)
@@ -159,9 +166,9 @@ def test_rows_within_a_model() -> None:
         pyro.factor("tilt", density.tilt(row))
         pyro.sample("y", pyro.distributions.Normal(row[..., 0], 0.5), obs=torch.tensor(1.0))
 
-    chains = run_mcmc(latent, "lockstep_random_walk", 800, 300, num_chains=16, seed=0, progress=False)
+    chains = run_mcmc(latent, "lockstep_random_walk", 400, 300, num_chains=16, seed=0, progress=False)
     uniforms = torch.special.ndtr(chains.draws["z"].double().flatten(0, 1))
-    rows = density.base.from_uniforms(uniforms).reshape(16, 800, 5).double()
+    rows = density.base.from_uniforms(uniforms).reshape(16, 400, 5).double()
     exact = density.sample((50_000,))
     weights = pyro.distributions.Normal(exact[:, 0], 0.5).log_prob(torch.tensor(1.0)).double().softmax(0)
     for column in range(5):

@@ -115,7 +115,10 @@ def test_against_another_accountant(epsilon: float, num_draws: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-3])
-@pytest.mark.parametrize("num_draws", [1, 3, 10, 1000, LONGEST, 10**6, 10**12])
+@pytest.mark.parametrize(
+    "num_draws",
+    [1, 10, LONGEST, 10**12, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 1000, 10**6))],
+)
 @pytest.mark.parametrize("total", [1e-3, 0.5, 10.0, 300.0])
 def test_inverse(total: float, num_draws: int, delta: float) -> None:
     budget = epsilon_per_draw(total, num_draws, delta)
