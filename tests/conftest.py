@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +34,13 @@ def fixed_seed() -> Iterator[None]:
         torch.default_generator.manual_seed(20240229)
         pyro.clear_param_store()
         yield
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains run in this process where a test asks for no others: forking it takes longer than a short chain."""
+    if hasattr(os, "sched_getaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
 
 
 @pytest.fixture(autouse=True)

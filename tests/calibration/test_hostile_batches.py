@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from densities import normal
+from densities import normal, scale_calibration
 from hostile import cancelling
 from torch import Tensor, nn
 
@@ -87,8 +87,11 @@ IN_SHORT = ("opposite", "fast waves", "infinite")
         *(pytest.param(name, 3.0, 8, 0.8, marks=[] if name in IN_SHORT else pytest.mark.slow) for name in PAIRS),
     ],
 )
-def test_two_hostile_scores_are_at_most_epsilon_apart(name: str, epsilon: float, num_rows: int, skew: float) -> None:
+def test_two_hostile_scores_are_at_most_epsilon_apart(
+    name: str, epsilon: float, num_rows: int, skew: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attack on docs/proofs.md, *Batches*."""
+    scale_calibration(monkeypatch, 1 / 2)
     pair = tuple(batch_of(score, epsilon, num_rows, skew) for score in PAIRS[name])
     phis = [phi_by_fresh_batches(q) for q in pair]
     reached, error = largest_log_ratio(pair, phis, num_rows)
@@ -102,8 +105,9 @@ def test_two_hostile_scores_are_at_most_epsilon_apart(name: str, epsilon: float,
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_networks_that_cancel_are_at_most_epsilon_apart(epsilon: float) -> None:
+def test_networks_that_cancel_are_at_most_epsilon_apart(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that make a score depend on how a product is summed: the certificate is of what draws follow."""
+    scale_calibration(monkeypatch)
     pair = tuple(LogRatio(LINE, cancelling(sign), progress=False).mollify(epsilon, num_rows=3) for sign in (1.0, -1.0))
     reached, error = largest_log_ratio(pair, [phi_by_fresh_batches(q) for q in pair], 3)
     assert reached <= epsilon + 6 * error
