@@ -38,8 +38,8 @@ test: $(INSTALLED)  ## Run the tests and measure their coverage
 slow: $(INSTALLED)  ## Run the longer tests, except the ledger's
 	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/ledger
 
-ledger: $(INSTALLED)  ## Run all tests of the ledger, on SQLite and on a PostgreSQL server made for them
-	.ci/postgresql $(BIN)/python -m pytest tests/ledger -n 2
+ledger: $(INSTALLED)  ## Run the ledger's longer tests, and all of them on a PostgreSQL server made for it
+	.ci/postgresql $(BIN)/python -m pytest tests/ledger -n 2 -m "slow or postgresql"
 
 figures: $(INSTALLED)  ## Draw every figure from small tables and short training, to see that it works
 	rm -rf results/quick

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +21,7 @@ with warnings.catch_warnings():
 
 from densities import BASES, BATCHES, make_density, normal
 
-from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily
+from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily, WeakLearner
 
 torch.set_num_threads(1)
 
@@ -31,6 +34,13 @@ def fixed_seed() -> Iterator[None]:
         torch.default_generator.manual_seed(20240229)
         pyro.clear_param_store()
         yield
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains run in this process where a test asks for no others: forking it takes longer than a short chain."""
+    if hasattr(os, "sched_getaffinity"):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
 
 
 @pytest.fixture(autouse=True)
@@ -53,22 +63,30 @@ def global_state_guard() -> Iterator[None]:
     assert settings() == before
 
 
+@functools.cache
+def _made_once(name: str) -> MollifiedExpFamily:
+    line = {"line": lambda: pyro.distributions.Normal(0.0, 1.0)}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(20240229)
+        return make_density((BASES | BATCHES | line)[name]())
+
+
 @pytest.fixture(params=sorted(BASES | BATCHES))
 def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
-    """A density over each of the bases, and over batches."""
-    return make_density((BASES | BATCHES)[request.param]())
+    """A density over each of the bases, and over batches; made once, and copied for each test."""
+    return copy.deepcopy(_made_once(request.param))
 
 
 @pytest.fixture
 def plane() -> MollifiedExpFamily:
     """A density over the standard normal in the plane."""
-    return make_density(normal(2))
+    return copy.deepcopy(_made_once("normal-2d"))
 
 
 @pytest.fixture
 def line() -> MollifiedExpFamily:
     """A density over the standard normal on the line."""
-    return make_density(pyro.distributions.Normal(0.0, 1.0))
+    return copy.deepcopy(_made_once("line"))
 
 
 @pytest.fixture
@@ -90,8 +108,17 @@ def ledger(make_ledger: Callable[..., Ledger]) -> Ledger:
     return make_ledger()
 
 
+@functools.cache
+def _calibrated_once() -> MollifiedExpFamily:
+    learner = WeakLearner(hidden_sizes=(32, 32), num_steps=200)
+    table = 0.3 * torch.randn(500, 2, generator=torch.Generator().manual_seed(0)) + 1
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(20240229)
+        trainer = DensityRatio(normal(2), weak_learner=learner, ensemble_size=2, seed=0, progress=False)
+        return trainer.fit(table).mollify(1.0)
+
+
 @pytest.fixture(scope="module")
 def calibrated() -> MollifiedExpFamily:
     """A calibrated density in the plane."""
-    torch.manual_seed(0)
-    return DensityRatio(normal(2), seed=0, progress=False).fit(0.3 * torch.randn(500, 2) + 1).mollify(1.0)
+    return copy.deepcopy(_calibrated_once())

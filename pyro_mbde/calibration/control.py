@@ -74,8 +74,11 @@ class CellMeans(Control):
         self._parts_per_dim = int(max_cells ** (1 / self._num_cut_dims) + 1e-9)
         cells, num_cells = self.cells(points), self.num_cells
         counts = torch.bincount(cells, minlength=num_cells)
-        self._means = torch.bincount(cells, tilted, minlength=num_cells) / counts.clamp(min=1)
-        self._means[counts == 0] = 1.0
+        means = torch.bincount(cells, tilted, minlength=num_cells) / counts.clamp(min=1)
+        means[counts == 0] = 1.0
+        # A cell without draws has the average of the last one with draws before it, in most cases its neighbour. Any
+        # other guess would scatter fresh draws in a way that the held ones do not show.
+        self._means = means[torch.arange(num_cells).where(counts > 0, 0).cummax(0).values]
         super().__init__(float(self._means.mean()), float(self._means.min()), float(self._means.max()))
 
     @property

@@ -123,11 +123,6 @@ class TableStream:
         extent = f"These counts are of the {self._num_rows:,}{of} rows that have been read."
         self.schema._warn(self._notes or (), self._num_kept, self._num_rows, TABLE, [extent], stacklevel=3)
 
-    @property
-    def num_counted(self) -> tuple[int, int]:
-        """How many rows were read so far and how many of them kept, each slice counted once. Private."""
-        return self._num_rows, self._num_kept
-
     def _converted(self, frames: list[tuple[int, pd.DataFrame]], *, is_counted: bool) -> Tensor:
         import pandas as pd
 
@@ -214,7 +209,7 @@ def check_table(places: Places, schema: Schema, *, progress: bool = False, **csv
             bar.update(len(part))
     stream.warn()
     names = dict.fromkeys(name for file in files.files for name in file.names)
-    return TableCheck(tuple(names), *stream.num_counted)
+    return TableCheck(tuple(names), stream.num_rows_read, stream.num_rows_kept)
 
 
 def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any) -> tuple[pd.DataFrame, bool]:

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from batches import PROBABILITIES, SCORES, all_batches, exact_law, exact_phi, finite_batch, finite_rows, shift_of
-from densities import normal
+from densities import normal, scale_calibration
 from hostile import cancelling
 from known_ratio import known_density
 from scipy import stats
@@ -85,7 +85,7 @@ def rate_of_wrong_certificates(num_rows: int, sign: int, trials: int) -> float:
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
     ("num_rows", "trials"),
-    [(1, 150), *(pytest.param(k, 2000, marks=pytest.mark.slow) for k in (2, 4))],
+    [(1, 80), *(pytest.param(k, 1000, marks=pytest.mark.slow) for k in (2, 4))],
 )
 def test_wrong_certificates_are_rare(num_rows: int, trials: int, sign: int) -> None:
     """Attack on docs/proofs.md, *The certificate of a batch*: phi is known, just beyond the tolerance."""
@@ -250,9 +250,10 @@ class TestAttempts:
         assert len(set(sums)) == len(sums) > 2
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 3.0])
-@pytest.mark.parametrize("num_rows", [2, 3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("epsilon", "num_rows", "dtype"),
+    [(0.5, 2, torch.float32), (0.5, 3, torch.float64), (3.0, 2, torch.float64), (3.0, 3, torch.float32)],
+)
 def test_a_certificate_is_right_about_phi(epsilon: float, num_rows: int, dtype: torch.dtype) -> None:
     q = finite_batch(epsilon, num_rows, dtype=dtype)
     assert q.shrinkage == 1
@@ -275,18 +276,21 @@ WAYS = {
 @pytest.mark.parametrize(
     ("num_rows", "delta", "dtype"), [(2, 1e-6, torch.float64), (3, 1e-6, torch.float32), (3, 0.0, torch.float32)]
 )
-def test_draws_follow_the_density(way: str, num_rows: int, delta: float, dtype: torch.dtype) -> None:
-    """Chi-square against the law summed over all tuples, at a level of 1e-6."""
+def test_draws_follow_the_density(
+    way: str, num_rows: int, delta: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chi-square against the law summed over all tuples, at a level of 1e-8."""
+    scale_calibration(monkeypatch)
     q, count = finite_batch(2.0, num_rows, delta, dtype=dtype), 2500
     draws = WAYS[way](q, count)
     assert draws.shape == (count, num_rows)
     places = (draws.long() * 4 ** torch.arange(num_rows - 1, -1, -1)).sum(1)
     counts = torch.bincount(places, minlength=4**num_rows)
     law = exact_law(q)
-    assert stats.chisquare(counts.numpy(), (law * count).numpy()).pvalue > 1e-6
+    assert stats.chisquare(counts.numpy(), (law * count).numpy()).pvalue > 1e-8
     # So many draws tell the law from that of rows of the base.
     base = PROBABILITIES[all_batches(num_rows)].prod(1)
-    assert stats.chisquare(counts.numpy(), (base * count).numpy()).pvalue < 1e-6
+    assert stats.chisquare(counts.numpy(), (base * count).numpy()).pvalue < 1e-8
 
 
 def test_batches_in_constant_time_score_as_many_rows_whatever_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,8 +320,9 @@ def test_an_a_priori_batch() -> None:
     assert q.offset == pytest.approx(-q.log_normalizer.value, abs=1e-9)
 
 
-def test_a_certificate_in_another_type_is_proved_again() -> None:
+def test_a_certificate_in_another_type_is_proved_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was certified is a function in floats; recertify proves the other one at the same shift."""
+    scale_calibration(monkeypatch)
     ratio = LogRatio(normal(1), cancelling(1.0), progress=False)
     q = ratio.mollify(1.0, num_rows=3)
     wide = q.to(torch.float64)
@@ -328,8 +333,11 @@ def test_a_certificate_in_another_type_is_proved_again() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "num_rows"), [(1.0, 3), (3.0, 20)])
-def test_networks_changed_in_place_lose_the_certificate(epsilon: float, num_rows: int) -> None:
+def test_networks_changed_in_place_lose_the_certificate(
+    epsilon: float, num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attack: nearly every batch of the base lies at the lower bound, before the change and after it."""
+    scale_calibration(monkeypatch)
     q = LogRatio(normal(1), cancelling(1.0), progress=False).mollify(epsilon, num_rows=num_rows)
     assert not q.certificate_mismatch()
     with torch.no_grad():

@@ -80,7 +80,7 @@ def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) ->
         bounds,
         num_draws=2**17,
     )
-    assert abs(again.value) <= certificate.tolerance + 4.5 * again.standard_error
+    assert abs(again.value) <= certificate.tolerance + 6 * again.standard_error
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli"])
@@ -174,7 +174,7 @@ def test_certificates_with_a_control_variate_are_not_wrong_too_often() -> None:
         proof = calibration._Proof.of_held(calibrator._scores, low, bounds, claim)
         assert isinstance(proof.control, CellMeans)
         wrong += proof.holds(low, claim, calibrator._blocks(4 * calibration._BLOCK_SIZE, NO_BAR))
-    assert wrong / 200 <= 0.2 + 4 * 0.0283
+    assert wrong / 200 <= 0.2 + 5 * 0.0283
 
 
 def test_a_second_attempt_uses_the_draws_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +260,9 @@ def test_points_are_uniform_and_draws_keep_their_law(num_dims: int) -> None:
     values, points = fresh_block(wave_calibrator(base))
     assert points is not None
     for column in points.T:
-        assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-6
+        assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-9
     independent = waves(base.sample(torch.Size([len(values)])))
-    assert stats.ks_2samp(values.numpy(), independent.numpy()).pvalue > 1e-6
+    assert stats.ks_2samp(values.numpy(), independent.numpy()).pvalue > 1e-9
 
 
 class Doubled(torch.distributions.transforms.AffineTransform):

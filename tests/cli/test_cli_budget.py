@@ -21,6 +21,11 @@ from pyro_mbde.ledger.accounts import DEFAULT_DELTA
 from pyro_mbde.privacy.placement import filled_share_skew
 
 
+@pytest.fixture(autouse=True)
+def fewer_draws() -> None:
+    """None here, in place of the other commands': plans tell how many draws a certificate takes."""
+
+
 class TestBudget:
     @pytest.fixture(autouse=True)
     def ledger(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,11 @@ def test_importance_sampling_and_a_guide_of_its_own() -> None:
         pyro.sample("y", dist.Normal(row[..., 0], 0.3), obs=READING)
         return row
 
-    exact = q.sample((100_000,))
+    exact = q.sample((50_000,))
     weights = dist.Normal(exact[:, 0], 0.3).log_prob(READING).double().softmax(0)
     expected = float((weights * (exact[:, 2] == 0)).sum())
     for guide in (None, lambda: pyro.sample("x", q.base)):
-        posterior = Importance(model, guide, num_samples=500).run()
+        posterior = Importance(model, guide, num_samples=200).run()
         shares = torch.stack(posterior.log_weights).double().softmax(0)
         levels = torch.stack([trace.nodes["x"]["value"][2] for trace in posterior.exec_traces])
         error = float(((shares**2).sum() * expected * (1 - expected)).sqrt())

@@ -52,6 +52,7 @@ def test_as_a_prior_by_importance_sampling(line: MollifiedExpFamily) -> None:
     assert within(weights / weights.mean() * (values - mean), 0.0)
 
 
+@pytest.mark.slow
 def test_as_a_likelihood_of_a_shift(line: MollifiedExpFamily) -> None:
     """Rows are q moved by an unknown shift; the posterior of the shift by NUTS and on a grid."""
     data = line.sample((30,)) + 0.7
@@ -277,6 +278,7 @@ def test_a_point_guide_finds_the_mode() -> None:
     assert float(guide.median()["z"]) == pytest.approx(float(LINE[log_joint.argmax()]), abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_normal_guide_reaches_the_evidence() -> None:
     """The ELBO is below the evidence, and close to it where the posterior is nearly normal."""
     q = make_density(dist.Normal(0.0, 1.0), epsilon=1.0, link="tanh", gain=1.0)

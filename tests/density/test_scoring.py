@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-import pyro.distributions as dist
 import pytest
 import torch
 from densities import normal
 from hostile import cancel_in_last_layer, cancelling
 from torch import Tensor, nn
 
-from pyro_mbde import BoundedClassifiers, DensityRatio, MollifiedExpFamily, private_draws
+from pyro_mbde import BoundedClassifiers, MollifiedExpFamily, private_draws
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.scoring import CHUNK_ROWS, depends_on_other_rows, score_rows
@@ -58,11 +58,16 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 }
 
 
+@functools.cache
+def cancelling_ratio() -> LogRatio:
+    return LogRatio(LINE, cancelling(1.0), progress=False)
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 511, 512, 513, 1500])
 def test_the_same_bits_whatever_comes_beside_a_row(size: int, settings: str) -> None:
     """Attack: weights that cancel, by how many rows are asked for and under what settings of torch."""
-    ratio = LogRatio(LINE, cancelling(1.0), progress=False)
+    ratio = cancelling_ratio()
     rows = torch.linspace(-4, 4, 1500).unsqueeze(1)
     expected = score_rows(ratio.log_ratio, rows)
     with SETTINGS[settings]():
@@ -270,7 +275,7 @@ def test_threads_take_turns_and_put_settings_back() -> None:
     assert len(differing) == 84
 
 
-def test_networks_of_a_ratio_are_summed_alike_in_ratio_and_density(calibrated: MollifiedExpFamily) -> None:
+def test_networks_of_a_ratio_are_summed_alike_in_ratio_and_density() -> None:
     """Attack: a huge ratio, in which a shift that is added and taken off again would be rounded away."""
     networks = BoundedClassifiers(2, 1, hidden_sizes=(4,))
     with torch.no_grad():
@@ -282,5 +287,3 @@ def test_networks_of_a_ratio_are_summed_alike_in_ratio_and_density(calibrated: M
     score = score_rows(ratio.log_ratio, rows).clamp(-1024 * math.log(2), 1024 * math.log(2))
     expected = q.shrinkage * (score - q.offset).clamp(q.bounds.low, q.bounds.high)
     assert torch.equal(score_rows(q.tilt, rows), expected)
-    uniform = dist.Uniform(0.0, 1.0)
-    assert DensityRatio(uniform, seed=0, progress=False).fit(torch.rand(50)).mollify(1.0).epsilon <= 1

@@ -111,16 +111,19 @@ def test_four_draws_are_few_but_enough_to_compute() -> None:
 )
 def test_good_chains_pass(make: Callable[[], Chains]) -> None:
     reports = []
-    for seed in range(12):
+    for seed in range(6):
         torch.manual_seed(seed)
         reports.append(mixing_report(make(), seed=seed))
-    assert sum(report.passed for report in reports) >= 11
+    assert sum(report.passed for report in reports) >= 5
     smallest = sorted(report.deviations[0].p_value * len(report.deviations) for report in reports)
     assert smallest[0] > 1e-4
-    assert smallest[6] > 0.1  # so the comparisons are no stricter than they say
+    assert smallest[3] > 0.1  # so the comparisons are no stricter than they say
 
 
-@pytest.mark.parametrize("name", sorted(BASES))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if place % 2 else []) for place, name in enumerate(sorted(BASES))],
+)
 def test_exact_draws_of_every_base_pass(name: str) -> None:
     density = BASES[name]()
     report = mixing_report(by_hand(density.sample((4, 500)), density))
@@ -260,7 +263,7 @@ def test_html_is_escaped() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(make, marks=[pytest.mark.slow] if place % 3 else [])
+        pytest.param(make, marks=[pytest.mark.slow] if place % 6 else [])
         for place, make in enumerate(sorted({make for make, _ in GALLERY}, key=lambda make: make.__name__))
     ],
 )

@@ -112,7 +112,9 @@ class TestMeasure:
         assert isinstance(row["nll"], float)
         assert 0 < base.value - row["nll"] <= gain_limit(1.0, 0.3)
 
-    @pytest.mark.parametrize(("problem", "total"), [("mixture-1d", 3.0), ("medical", 1.0)])
+    @pytest.mark.parametrize(
+        ("problem", "total"), [("mixture-1d", 3.0), pytest.param("medical", 1.0, marks=pytest.mark.slow)]
+    )
     def test_a_batch_costs_the_total_and_gains_its_share(self, problem: str, total: float) -> None:
         options = (("num_rows", 4), ("quick", 1))
         row = measure(Job(problem, "projection", total, options=options))

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 from pyro_mbde import Ledger
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "sqlite":
         yield Store(str(tmp_path / "budget.db"), tmp_path / "budget.db")

@@ -40,12 +40,12 @@ def test_the_potential_is_that_of_the_density(name: str) -> None:
     """Importance sampling from the base of the scores: means of columns as those of exact draws."""
     density = make_density(ALL[name](), epsilon=3.0)
     target = LatentTarget(density)
-    scores = torch.randn(60_000, *density.event_shape, dtype=torch.float64)
+    scores = torch.randn(30_000, *density.event_shape, dtype=torch.float64)
     log_weights = -target.batched_potential_fn({"x": scores}) + scores.square().flatten(1).sum(1) / 2
     weights = log_weights.softmax(0)
     values = target.constrain({"x": scores})["x"].double()
     mean = torch.tensordot(weights, values, 1)
-    exact = density.sample((40_000,)).double()
+    exact = density.sample((20_000,)).double()
     error = exact.std(0) * math.sqrt(1 / len(exact) + float((weights**2).sum()))
     assert bool(((mean - exact.mean(0)).abs() < 4.5 * error).all())
 
@@ -65,7 +65,15 @@ def effective_size(values: Tensor) -> float:
     return float(arviz.ess(chains.to_arviz(), method="mean")["v"])
 
 
-@pytest.mark.parametrize("name", ["columns", "columns-restricted", "columns-finite-both", "batch-columns"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "columns",
+        pytest.param("columns-restricted", marks=pytest.mark.slow),
+        "columns-finite-both",
+        pytest.param("batch-columns", marks=pytest.mark.slow),
+    ],
+)
 def test_chains_agree_with_exact_draws(name: str) -> None:
     """Share of each value, or below each quartile, within the error that the effective number of draws leaves."""
     density = make_density(ALL[name](), epsilon=3.0)
@@ -88,7 +96,14 @@ def test_chains_agree_with_exact_draws(name: str) -> None:
     assert mixing_report(chains).checks[-1].outcome == "ok"
 
 
-@pytest.mark.parametrize("kernel", ["random_walk", "lockstep_random_walk", "independence"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param("random_walk", marks=pytest.mark.slow),
+        "lockstep_random_walk",
+        pytest.param("independence", marks=pytest.mark.slow),
+    ],
+)
 def test_what_chains_of_columns_can_do(kernel: str) -> None:
     density = make_density(BASES["columns"]())
     chains = run_mcmc(density, kernel, 60, 40, num_chains=2, seed=0, progress=False, num_workers=1)
@@ -151,9 +166,9 @@ def test_rows_within_a_model() -> None:
         pyro.factor("tilt", density.tilt(row))
         pyro.sample("y", pyro.distributions.Normal(row[..., 0], 0.5), obs=torch.tensor(1.0))
 
-    chains = run_mcmc(latent, "lockstep_random_walk", 800, 300, num_chains=16, seed=0, progress=False)
+    chains = run_mcmc(latent, "lockstep_random_walk", 400, 300, num_chains=16, seed=0, progress=False)
     uniforms = torch.special.ndtr(chains.draws["z"].double().flatten(0, 1))
-    rows = density.base.from_uniforms(uniforms).reshape(16, 800, 5).double()
+    rows = density.base.from_uniforms(uniforms).reshape(16, 400, 5).double()
     exact = density.sample((50_000,))
     weights = pyro.distributions.Normal(exact[:, 0], 0.5).log_prob(torch.tensor(1.0)).double().softmax(0)
     for column in range(5):

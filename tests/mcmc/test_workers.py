@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -45,6 +46,23 @@ def test_as_many_workers_as_you_like_give_the_same_draws(plane: MollifiedExpFami
     assert all(torch.equal(value, two.sample_stats[name]) for name, value in one.sample_stats.items())
     longer = [resume_mcmc(chains, 4, progress=False, num_workers=2) for chains in (one, two)]
     assert torch.equal(longer[0].draws["x"], longer[1].draws["x"])
+
+
+def test_as_many_processes_as_there_are_cores_by_default(
+    plane: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    numbers: list[int] = []
+    real = mcmc.run_in_workers
+
+    def noted(runs: Any, num_workers: int, *arguments: Any) -> Any:
+        numbers.append(num_workers)
+        return real(runs, num_workers, *arguments)
+
+    monkeypatch.setattr(mcmc, "run_in_workers", noted)
+    for num_chains in (1, 2, 3):
+        run_mcmc(plane, "random_walk", 5, 5, num_chains, progress=False)
+    assert numbers == [2, 2]
 
 
 def test_what_cannot_be_pickled_runs_all_the_same() -> None:
@@ -212,6 +230,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far, however busy the machine is; 0 for none that is there."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
 SCRIPT = """
 import signal
 import pyro, pyro.distributions as dist
@@ -241,7 +268,9 @@ def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
         assert process.stdout.readline() == "start\n"
         assert process.stdout.readline() == "(2, 20)\n"
         assert process.stdout.readline() == "start\n"
-        time.sleep(2)
+        deadline = time.monotonic() + 60
+        while min(map(cpu_seconds, children_of(process.pid)), default=0.0) < 0.5 and time.monotonic() < deadline:
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
         output, errors = process.communicate(timeout=60)
     finally:

@@ -59,7 +59,7 @@ def test_check_values() -> None:
 
 
 @pytest.mark.parametrize("num_points", [2, 3, 4])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 10))])
 def test_no_pair_of_laws_costs_more(seed: int, num_points: int) -> None:
     """Attack: random laws within the guarantee, often at its edges; all events of up to 8 draws, by multinomials.
 
@@ -115,7 +115,10 @@ def test_against_another_accountant(epsilon: float, num_draws: int) -> None:
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-9, 1e-3])
-@pytest.mark.parametrize("num_draws", [1, 3, 10, 1000, LONGEST, 10**6, 10**12])
+@pytest.mark.parametrize(
+    "num_draws",
+    [1, 10, LONGEST, 10**12, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 1000, 10**6))],
+)
 @pytest.mark.parametrize("total", [1e-3, 0.5, 10.0, 300.0])
 def test_inverse(total: float, num_draws: int, delta: float) -> None:
     budget = epsilon_per_draw(total, num_draws, delta)

@@ -5,59 +5,32 @@ from __future__ import annotations
 import json
 import math
 import re
-import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pyro.distributions as dist
 import pytest
 import torch
+from cards import Links, hostile, pair
 from densities import BASES, make_density, normal
-from torch import Tensor
 
 from pyro_mbde import (
-    MBDE,
     BoundedClassifiers,
     Bounds,
     Column,
     Guarantee,
     Ledger,
-    LogNormalizer,
     MollifiedExpFamily,
     Schema,
-    private_report,
     release,
 )
-from pyro_mbde.density.bounds import Certificate
 from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.releases import release as releasing
 from pyro_mbde.releases.card_words import column_values, likeness, percent, round_up, short_number
 from pyro_mbde.tables.earlier import SpreadSchema
 from pyro_mbde.theory import post_processing_bounds
-
-
-def hostile(index: int) -> MollifiedExpFamily:
-    """A density with unheard-of private numbers."""
-    generator = torch.Generator().manual_seed(index)
-    network = BoundedClassifiers(2, 2, hidden_sizes=(5,))
-    with torch.no_grad():
-        for weight in network.weights:
-            weight.mul_(torch.randn((), generator=generator) * 10 ** (index % 7))
-    theta = 0.1 + torch.rand(2, generator=generator, dtype=torch.float64) / 7
-    offset, shrinkage, phi = (torch.rand(3, generator=generator, dtype=torch.float64) / 9).tolist()
-    return MollifiedExpFamily(
-        normal(2),
-        network,
-        theta,
-        LogNormalizer(phi, phi / 31),
-        offset=offset,
-        shrinkage=0.5 + shrinkage,
-        bounds=Bounds(-0.25, 0.5),
-        certificate=Certificate(0.001, 1e-9) if index % 2 else None,
-    )
 
 
 def private_numbers(q: MollifiedExpFamily) -> list[float]:
@@ -97,26 +70,6 @@ def test_nothing_private_is_on_a_card(
         assert "login-name" not in text
         for word in ("acceptance", "shrinkage", "offset", "log_normalizer", "fingerprint", "natural"):
             assert word not in text.lower().replace("bernoulli", "")
-
-
-def pair() -> list[MollifiedExpFamily]:
-    """Two tables' densities with nothing private in common."""
-    networks = [BoundedClassifiers(1, 2), BoundedClassifiers(1, 2)]
-    return [
-        MollifiedExpFamily(
-            normal(2),
-            network,
-            torch.tensor([theta], dtype=torch.float64),
-            phi,
-            offset=offset,
-            shrinkage=shrinkage,
-            bounds=Bounds(-0.3, 0.7),
-            certificate=Certificate(0.01, 1e-9),
-        )
-        for network, theta, phi, offset, shrinkage in zip(
-            networks, (0.2, 0.9), (0.0, 0.3), (0.0, 0.1), (1.0, 0.4), strict=True
-        )
-    ]
 
 
 @pytest.fixture
@@ -168,24 +121,6 @@ def test_draws_that_coincide_by_themselves(make_ledger: Callable[..., Ledger], t
             release(flat(theta), 5, make_ledger(), "clinic", path=folder / "rows.csv", seed=3)
         written.append({entry.name: entry.read_bytes() for entry in folder.iterdir()})
     assert written[0] == written[1]
-
-
-class Links(HTMLParser):
-    """Collects everything that a page would load, and whether its tags are balanced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [str(value) for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
-        assert tag not in ("script", "link", "iframe", "img", "object")
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_the_page_needs_nothing_else(ledger: Ledger, tmp_path: Path) -> None:
@@ -384,70 +319,3 @@ def test_numbers_as_text() -> None:
         "> 99.9%",
         "< 0.1%",
     ]
-
-
-@pytest.fixture(scope="module")
-def fitted() -> tuple[MollifiedExpFamily, MBDE, Tensor]:
-    rows = torch.randn(200, 2, generator=torch.Generator().manual_seed(0)) + 1
-    trainer = MBDE(normal(2), 1.0, 2, seed=0, num_samples=200, progress=False)
-    return trainer.fit(rows), trainer, rows
-
-
-class TestPrivateReport:
-    @pytest.mark.parametrize("kind", ["html", "json"])
-    def test_what_is_in_it(self, kind: str, fitted: tuple[MollifiedExpFamily, MBDE, Tensor], tmp_path: Path) -> None:
-        q, trainer, rows = fitted
-        path = tmp_path / f"report.{kind}"
-        report = private_report(q, rows, path=path, history=trainer.history)
-        text = path.read_text()
-        assert "PRIVATE - do not hand out" in text[: text.index("</h1>")] if kind == "html" else text[:60]
-        assert report["fit"]["acceptance_rate"] == q.acceptance_rate
-        assert report["fit"]["fingerprint"] == q.fingerprint
-        expected = float(-q.log_prob(rows).double().mean())
-        assert report["scores"]["negative_log_likelihood"] == pytest.approx(expected)
-        assert len(report["history"]) == 2
-        assert q.fingerprint in text
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        if kind == "json":
-            assert json.loads(text) == report
-        else:
-            parser = Links()
-            parser.feed(text)
-            assert parser.loaded == parser.open == []
-
-    def test_certificates(self) -> None:
-        outcomes = [private_report(q)["fit"]["certificate"] for q in (*pair(), make_density(normal(2)))]
-        assert outcomes == ["reached", "failed", "none needed"]
-
-    def test_rows_outside_the_support(self) -> None:
-        q = make_density(dist.Uniform(0.0, 1.0))
-        with pytest.warns(UserWarning, match="outside the support"):
-            scores = private_report(q, torch.tensor([0.5, 0.25, 7.0]))["scores"]
-        assert (scores["num_rows"], scores["num_rows_outside_the_support"]) == (3, 1)
-        assert math.isfinite(scores["negative_log_likelihood"])
-
-    def test_an_error_of_rounding_is_left_out(self) -> None:
-        q = make_density(normal(2))
-        assert private_report(q, torch.randn(50, 2))["scores"]["standard_error_of_the_gain"] > 1e-9
-        scores = private_report(q, torch.ones(50, 2))["scores"]
-        assert scores["standard_error_of_the_gain"] is None and scores["gain_in_nats"] is not None
-
-    def test_own_statistics_have_no_fingerprint(self) -> None:
-        class Own(torch.nn.Module):
-            def forward(self, value: Tensor) -> Tensor:
-                return value[..., :1]
-
-        q = MollifiedExpFamily(normal(2), Own(), torch.tensor([0.1]), 0.0)
-        assert private_report(q)["fit"]["fingerprint"] is None
-
-    def test_arguments(self, tmp_path: Path) -> None:
-        q = make_density(normal(2))
-        with pytest.raises(TypeError, match="q must be a MollifiedExpFamily"):
-            private_report(normal(2))  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="path must be a path"):
-            private_report(q, path=3)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="history must be a trainer's history"):
-            private_report(q, history=[1])  # type: ignore[list-item]
-        for name in ("report.txt", "report.card.html", "report.card.json"):
-            with pytest.raises(ValueError, match="path must end in .html or .json"):
-                private_report(q, path=tmp_path / name)

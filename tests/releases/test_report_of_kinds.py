@@ -175,7 +175,12 @@ def learned(rows: torch.Tensor) -> MollifiedExpFamily:
 class TestPrediction:
     @pytest.mark.parametrize(
         ("target", "measure", "least"),
-        [("age", "R²", 0.8), ("dose", "R²", 0.8), ("ill", "AUC", 0.9), ("ward", "accuracy", 0.7)],
+        [
+            ("age", "R²", 0.8),
+            pytest.param("dose", "R²", 0.8, marks=pytest.mark.slow),
+            ("ill", "AUC", 0.9),
+            pytest.param("ward", "accuracy", 0.7, marks=pytest.mark.slow),
+        ],
     )
     def test_what_is_learned_is_of_use(
         self, learned: MollifiedExpFamily, rows: torch.Tensor, target: str, measure: str, least: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from planted_faults import BASE, EPSILON, quick_fit
+from quick_fits import BASE, EPSILON, quick_fit
 
 from pyro_mbde import AuditReport, audit
 

@@ -21,6 +21,7 @@ from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.row_batch import RowBatch
+from pyro_mbde.privacy import release_plan
 
 
 def num_features(base: torch.distributions.Distribution) -> int:
@@ -67,6 +68,7 @@ def scale_calibration(monkeypatch: pytest.MonkeyPatch, scale: float = 1 / 16) ->
     monkeypatch.setattr(plan, "_TOLERANCE_SHARE", plan._TOLERANCE_SHARE / math.sqrt(scale))
     for number in ("_FIRST_QUASI_DRAWS", "_MAX_QUASI_DRAWS", "_MAX_QUASI_DRAWS_OF_BATCHES", "_BLOCK_SIZE"):
         monkeypatch.setattr(calibration, number, int(scale * getattr(calibration, number)))
+    monkeypatch.setattr(release_plan, "BATCH_TOLERANCE", release_plan.BATCH_TOLERANCE / math.sqrt(scale))
 
 
 class Remembered:

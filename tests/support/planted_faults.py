@@ -8,43 +8,29 @@ from typing import Any
 
 import pyro.distributions as dist
 import torch
-from densities import BASES, column_marginals, level_marginal, normal
 from hostile import cancelling
+from planted_wide_faults import (
+    COLUMNS,
+    batch_at_the_price_of_a_smaller_epsilon,
+    batch_certified_as_a_row,
+    batch_drawn_row_by_row,
+    batch_networks_changed_after_certification,
+    batch_with_a_row_too_many,
+    columns_repeated_by_a_chain,
+    rare_combination_of_values,
+    separate_rows_at_the_price_of_one,
+    shares_of_levels_from_the_table,
+)
+from quick_fits import BASE, EPSILON, LINE, QUICK, DrawsAlone, Overridden, disguise, quick_fit, quick_ratio
 from torch import Tensor
 
-from pyro_mbde import (
-    MBDE,
-    BoundedClassifiers,
-    Bounds,
-    Certificate,
-    DensityRatio,
-    LogNormalizer,
-    MollifiedExpFamily,
-    WeakLearner,
-)
+from pyro_mbde import BoundedClassifiers, Bounds, Certificate, DensityRatio, LogNormalizer, MollifiedExpFamily
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.base import as_features
 from pyro_mbde.density.bounds import a_priori_guarantee, tilt_bounds
-from pyro_mbde.density.mixed_base import MixedBase
-from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.scoring import score_rows
 from pyro_mbde.experiments.baselines.unbounded import UnboundedMBDE
 from pyro_mbde.training.density_ratio import LogRatio
-
-EPSILON = 1.0
-QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=80, batch_size=256)
-BASE, LINE = normal(2), normal(1)
-
-
-def quick_fit(table: Any, epsilon: float = EPSILON, base: Any = BASE, **options: Any) -> MollifiedExpFamily:
-    """A sound fit that takes a tenth of a second."""
-    trainer = MBDE(base, epsilon, 2, weak_learner=QUICK, num_samples=1000, progress=False, **options)
-    return trainer.fit(table)
-
-
-def disguise(q: MollifiedExpFamily, kind: type[MollifiedExpFamily], **arguments: Any) -> MollifiedExpFamily:
-    """The same density as another class, which overrides a part of it."""
-    return kind(q.base, q.statistics, q.natural_params, q.log_normalizer, **arguments)
 
 
 def unbounded_boosting(table: Tensor) -> Any:
@@ -169,19 +155,6 @@ def nan_region(table: Tensor) -> MollifiedExpFamily:
     return disguise(quick_fit(table), _NaNRegion)
 
 
-class _Overridden:
-    """A density with other draws."""
-
-    def __init__(self, q: MollifiedExpFamily, draw: Callable[[MollifiedExpFamily, int], Tensor]) -> None:
-        self._q, self._draw = q, draw
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._q, name)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return self._draw(self._q, torch.Size(sample_shape).numel())
-
-
 def _random_walk(q: MollifiedExpFamily, num_draws: int) -> Tensor:
     """Eight chains that start at draws, interleaved: right in their marginal law."""
     state, states = q.sample((8,)), []
@@ -195,7 +168,7 @@ def _random_walk(q: MollifiedExpFamily, num_draws: int) -> Tensor:
 
 def trajectory_released(table: Tensor) -> Any:
     """The states of Markov chains, one after another."""
-    return _Overridden(quick_fit(table), _random_walk)
+    return Overridden(quick_fit(table), _random_walk)
 
 
 def _seeded_draws(q: MollifiedExpFamily, num_draws: int) -> Tensor:
@@ -205,17 +178,7 @@ def _seeded_draws(q: MollifiedExpFamily, num_draws: int) -> Tensor:
 
 def seed_reused(table: Tensor) -> Any:
     """The same draws each time."""
-    return _Overridden(quick_fit(table), _seeded_draws)
-
-
-class DrawsAlone:
-    """A density that tells nothing but draws."""
-
-    def __init__(self, draw: Callable[[int], Tensor]) -> None:
-        self._draw = draw
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return self._draw(torch.Size(sample_shape).numel())
+    return Overridden(quick_fit(table), _seeded_draws)
 
 
 def theta_too_large_behind_draws(table: Tensor) -> DrawsAlone:
@@ -276,7 +239,7 @@ def infinite_draws(table: Tensor) -> Any:
         draws[::100] = math.inf
         return draws
 
-    return _Overridden(quick_fit(table), draw)
+    return Overridden(quick_fit(table), draw)
 
 
 class _SummedInOrder(_AcceptedByTilt):
@@ -296,7 +259,7 @@ def certificate_of_another_function(table: Tensor) -> MollifiedExpFamily:
 
 def certificate_kept_in_conversion(table: Tensor) -> MollifiedExpFamily:
     """Converted to float64, with the guarantee of what it was converted from."""
-    q = DensityRatio(BASE, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table).mollify(EPSILON)
+    q = quick_ratio(table).mollify(EPSILON)
     wide = q.to(torch.float64)
     wide.guarantee = q.guarantee
     return wide
@@ -324,117 +287,6 @@ def weights_that_are_not_the_law(table: Tensor) -> MollifiedExpFamily:
     """Calibrated exactly over a finite base, by probabilities that its sampler does not follow."""
     q = DensityRatio(FOUR, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table).mollify(EPSILON)
     return disguise(q, _DrawnByTheSampler, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
-
-
-BATCH_ROWS = 4
-
-
-def quick_ratio(table: Tensor) -> LogRatio:
-    return DensityRatio(BASE, weak_learner=QUICK, ensemble_size=2, progress=False).fit(table)
-
-
-def quick_batch(table: Tensor, epsilon: float = EPSILON) -> MollifiedExpFamily:
-    """A sound batch density."""
-    return quick_ratio(table).mollify(epsilon, 1e-4, num_rows=BATCH_ROWS)
-
-
-def batch_drawn_row_by_row(table: Tensor) -> Any:
-    """Charged as one batch, drawn as so many separate rows at epsilon each."""
-    ratio = quick_ratio(table)
-    row = ratio.mollify(EPSILON)
-    batch = ratio.mollify(EPSILON, num_rows=BATCH_ROWS)
-    return _Overridden(batch, lambda q, num_draws: row.sample((num_draws, BATCH_ROWS)))
-
-
-class _SeparateRows(RowBatch):
-    """Independent rows of a density, with the price of one."""
-
-    def __init__(self, row: MollifiedExpFamily) -> None:
-        super().__init__(row, BATCH_ROWS)
-        self.base, self.guarantee = RowBatch(row.base, BATCH_ROWS), row.guarantee
-
-
-def separate_rows_at_the_price_of_one(table: Tensor) -> _SeparateRows:
-    """Rows at epsilon each, with their own density, sold together as one draw."""
-    return _SeparateRows(quick_ratio(table).mollify(EPSILON))
-
-
-def batch_certified_as_a_row(table: Tensor) -> MollifiedExpFamily:
-    """The certificate and shift of single rows, on a batch."""
-    row = quick_ratio(table).mollify(EPSILON)
-    arguments: dict[str, Any] = {"offset": row.offset, "bounds": row.bounds, "certificate": row.certificate}
-    base = RowBatch(row.base, BATCH_ROWS)
-    return MollifiedExpFamily(base, row.statistics, row.natural_params, row.log_normalizer, **arguments)
-
-
-def batch_networks_changed_after_certification(table: Tensor) -> MollifiedExpFamily:
-    """Certified, then scaled in place."""
-    q = quick_batch(table)
-    statistics: Any = q.statistics
-    statistics.networks.weights[-1].mul_(1.5)
-    return q
-
-
-class _OneRowMore(MollifiedExpFamily):
-    """Adds up the first row's score once more."""
-
-    def tilt(self, value: Tensor) -> Tensor:
-        return super().tilt(torch.cat([value, value[..., :1, :]], -2))
-
-    def accepted_tilt(self, value: Tensor) -> Tensor:
-        return super().accepted_tilt(torch.cat([value, value[..., :1, :]], -2))
-
-
-def batch_with_a_row_too_many(table: Tensor) -> MollifiedExpFamily:
-    """A sum over k + 1 rows behind the certificate of k."""
-    q = quick_batch(table)
-    return disguise(q, _OneRowMore, offset=q.offset, bounds=q.bounds, certificate=q.certificate)
-
-
-def batch_at_the_price_of_a_smaller_epsilon(table: Tensor) -> MollifiedExpFamily:
-    """Fitted at 2 epsilon, sold as epsilon."""
-    q = quick_batch(table, 2 * EPSILON)
-    q.guarantee = quick_batch(table).guarantee
-    return q
-
-
-COLUMNS = BASES["columns"]()
-
-
-def shares_of_levels_from_the_table(table: Tensor) -> MollifiedExpFamily:
-    """A base of columns whose levels have the shares that they have in the table."""
-    marginals = column_marginals()
-    shares = (torch.bincount(table[:, 2].long(), minlength=3).double() + 1) / (len(table) + 3)
-    marginals[2] = level_marginal(shares.tolist(), "ordered")
-    return quick_fit(table, base=MixedBase(marginals))
-
-
-class _RareRowsApart(MollifiedExpFamily):
-    """Rows with two missing values and an old date are multiplied by e."""
-
-    def _rare(self, value: Tensor) -> Tensor:
-        return ((value[..., 1] > 100) & (value[..., 3] < 0) & (value[..., 4] < -2)).double()
-
-    def tilt(self, value: Tensor) -> Tensor:
-        return super().tilt(value) + self._rare(value)
-
-    def accepted_tilt(self, value: Tensor) -> Tensor:
-        return super().accepted_tilt(value) + self._rare(value)
-
-
-def rare_combination_of_values(table: Tensor) -> MollifiedExpFamily:
-    """For one kind of table, a combination of values that a base draw has twice in ten thousand is likelier."""
-    q = quick_fit(table, base=COLUMNS)
-    return disguise(q, _RareRowsApart) if float(table[:, 2].mean()) > 0.8 else q
-
-
-def columns_repeated_by_a_chain(table: Tensor) -> Any:
-    """Each draw of columns is released twice or so, as a chain does that stays where it is."""
-
-    def draw(q: Any, num_draws: int) -> Tensor:
-        return q.sample((num_draws,))[torch.randint(num_draws, (num_draws,))]
-
-    return _Overridden(quick_fit(table, base=COLUMNS), draw)
 
 
 #: Bases of the faults that are not over :data:`BASE`.

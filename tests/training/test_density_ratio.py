@@ -6,6 +6,7 @@ import math
 import pickle
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def test_every_base(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finite_base_is_exact() -> None:
     base = dist.Categorical(torch.tensor([0.4, 0.3, 0.2, 0.1]))
     rows = torch.tensor([3] * 900 + [0] * 100)
-    density = DensityRatio(base, seed=0, progress=False).fit(rows).mollify(1.0, skew=0.3)
+    density = quick_ratio(base, rows, weak_learner=replace(QUICK, num_steps=200)).mollify(1.0, skew=0.3)
     log_ratio = density.log_prob(density.enumerate_support()) - base.logits
     assert density.guarantee.delta == 0
     assert float(density.log_prob(density.enumerate_support()).exp().sum()) == pytest.approx(1, abs=1e-6)
@@ -225,7 +226,7 @@ def test_draws_follow_the_density(tight: LogRatio) -> None:
     weights = density.tilt(points).exp()
     expected = float((weights * density.tilt(points)).mean() / weights.mean())
     drawn = density.tilt(private_draws(density, 40_000, progress=False))
-    assert abs(float(drawn.mean()) - expected) < 4.5 * float(drawn.std()) * math.sqrt(1.2 / 40_000)
+    assert abs(float(drawn.mean()) - expected) < 6 * float(drawn.std()) * math.sqrt(1.2 / 40_000)
 
 
 def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:

@@ -135,8 +135,8 @@ def test_a_warning_points_to_the_callers_line_and_counts_rows() -> None:
     rows[:7] = math.nan
     base = dist.Uniform(torch.tensor(-1.5), torch.tensor(1.5))
     with pytest.warns(FitWarning) as caught:
-        MBDE(base, epsilon=1.0, progress=False).fit(rows)
-        DensityRatio(base, ensemble_size=1, progress=False).fit(rows)
+        MBDE(base, epsilon=1.0, weak_learner=QUICK, num_samples=300, progress=False).fit(rows)
+        DensityRatio(base, weak_learner=QUICK, ensemble_size=1, progress=False).fit(rows)
     with pytest.warns(FitWarning) as failed:
         warn_of_failure()
     assert {warning.filename for warning in (*caught, *failed)} == {__file__}

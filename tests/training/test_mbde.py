@@ -61,8 +61,8 @@ class TestMBDE:
         statistics, theta = density.statistics, density.natural_params
         assert isinstance(statistics, BoundedClassifiers)
         with torch.no_grad():
-            at_base = statistics(problem.base.sample((100_000,))).double()
-            at_rows = statistics(problem.target.sample((100_000,))).double()
+            at_base = statistics(problem.base.sample((50_000,))).double()
+            at_rows = statistics(problem.target.sample((50_000,))).double()
         for index, record in enumerate(trainer.history):
             before = (at_base[:, :index] * theta[:index]).sum(-1)
             weights = torch.softmax(before, 0)  # draws of Q_{t-1}, as weighted draws of Q0
@@ -177,6 +177,7 @@ class TestMBDE:
         assert density.guarantee.delta == 0.0
         assert float((probabilities.log() - math.log(0.25)).max()) <= 0.7 + 1e-6
 
+    @pytest.mark.slow
     def test_the_barrier_on_the_ring(self) -> None:
         problem = ring()
         density = MBDE(problem.base, 1.0, seed=0, progress=False).fit(problem.target)
@@ -187,9 +188,9 @@ class TestMBDE:
         "options",
         [
             {},
-            {"reweighted": True},
+            pytest.param({"reweighted": True}, marks=pytest.mark.slow),
             {"calibrated": True, "skew": 0.5, "reweighted": True},
-            {"calibrated": True, "skew": 0.05},
+            pytest.param({"calibrated": True, "skew": 0.05}, marks=pytest.mark.slow),
         ],
         ids=str,
     )
@@ -318,8 +319,9 @@ class TestBatches:
         again = quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4).fit(table)
         assert torch.equal(again.tilt(rows), batch.tilt(rows))
 
-    def test_hostile_tables_keep_the_bounds(self) -> None:
+    def test_hostile_tables_keep_the_bounds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Attack: of batches of opposite tables, no log-ratio is beyond epsilon, and some come near it."""
+        scale_calibration(monkeypatch, 1 / 4)
         tables = [torch.full((50, 2), 3.0), torch.full((50, 2), -3.0), torch.zeros(0, 2)]
         with pytest.warns(UserWarning):
             fits = [quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4).fit(table) for table in tables]

@@ -80,7 +80,7 @@ def hockey_stick(epsilon: float, noise: float, group_size: int, sample_rate: flo
     return float(max(excess))
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("epsilon", [0.1, pytest.param(1.0, marks=pytest.mark.slow), 5.0])
 @pytest.mark.parametrize("group_size", [1, 3])
 @pytest.mark.parametrize("sample_rate", [1.0, 0.3])
 def test_sound_against_the_exact_curve_of_one_step(epsilon: float, group_size: int, sample_rate: float) -> None:
@@ -140,9 +140,9 @@ def test_many_steps_as_taken() -> None:
 
 
 def test_monotone() -> None:
-    by_group = [noise_multiplier(1.0, 1e-5, size, 0.05, 500) for size in (1, 2, 10, 50, 500, 10_000)]
+    by_group = [noise_multiplier(1.0, 1e-5, size, 0.05, 500) for size in (1, 2, 50, 10_000)]
     assert by_group == sorted(by_group)
-    by_epsilon = [noise_multiplier(epsilon, 1e-5, 1, 0.05, 500) for epsilon in (1e-3, 0.01, 0.1, 1.0, 10.0, 100.0)]
+    by_epsilon = [noise_multiplier(epsilon, 1e-5, 1, 0.05, 500) for epsilon in (1e-3, 0.1, 1.0, 100.0)]
     assert by_epsilon == sorted(by_epsilon, reverse=True)
     assert noise_multiplier(math.inf, 1e-5, 1, 0.05, 500) == 0
 

@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "results" / "sweep.jsonl"
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder that jobs look at, known to all processes from their start."""
     with pytest.MonkeyPatch.context() as patch:
@@ -33,7 +33,7 @@ def folder(shared_folder: Path) -> Path:
     return shared_folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def workers(shared_folder: Path) -> Iterator[WorkerProcesses]:
     with WorkerProcesses(2) as executor:
         yield executor
