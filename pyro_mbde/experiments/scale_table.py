@@ -99,10 +99,10 @@ class TwoGroups(TorchDistribution):
     arg_constraints: dict[str, Any] = {}
 
     def __init__(self) -> None:
-        groups = [
-            Schema(tuple(replace(column, **dict.fromkeys(FACTS) | facts[column.name]) for column in COLUMNS))
-            for facts in _GROUPS
-        ]
+        groups = []
+        for stated in _GROUPS:
+            facts: dict[str, dict[str, Any]] = {name: dict.fromkeys(FACTS) | of for name, of in stated.items()}
+            groups.append(Schema(tuple(replace(column, **facts[column.name]) for column in COLUMNS)))
         self.groups = [group.base() for group in groups]
         super().__init__(torch.Size(), self.groups[0].event_shape, validate_args=False)
 
