@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from pyro_mbde.sampling.posterior import exact_posterior, posterior_guarantee
     from pyro_mbde.sampling.private import private_draws
     from pyro_mbde.tables.columns import Column
+    from pyro_mbde.tables.row_files import RowFiles
     from pyro_mbde.tables.schema import Schema
+    from pyro_mbde.tables.streams import TableStream
+    from pyro_mbde.tables.table_errors import ChangedFileError
     from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
     from pyro_mbde.training.fallback import FitWarning
     from pyro_mbde.training.mbde import MBDE
@@ -56,6 +59,7 @@ __all__ = [
     "BudgetExceededError",
     "Certificate",
     "Chains",
+    "ChangedFileError",
     "Column",
     "Charge",
     "DensityRatio",
@@ -78,7 +82,9 @@ __all__ = [
     "Release",
     "PairResult",
     "RoundRecord",
+    "RowFiles",
     "Schema",
+    "TableStream",
     "TotalCost",
     "UnwrittenReleaseError",
     "WeakLearner",
@@ -132,7 +138,10 @@ _MODULES = {
     "sampling.posterior": "exact_posterior posterior_guarantee",
     "sampling.private": "private_draws",
     "tables.columns": "Column",
+    "tables.row_files": "RowFiles",
     "tables.schema": "Schema",
+    "tables.streams": "TableStream",
+    "tables.table_errors": "ChangedFileError",
     "training.density_ratio": "DensityRatio LogRatio",
     "training.fallback": "FitWarning",
     "training.mbde": "MBDE",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,10 +15,12 @@ from pyro_mbde._torch_state import seeded
 from pyro_mbde.calibration.scores import SampledScores
 from pyro_mbde.density.base import PreparedBase, as_features
 from pyro_mbde.density.base_draws import OnceFilledSource, quasi_draws_with_points, system_generator
+from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.normalizer import NUM_REPLICATES
-from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, depends_on_place, score_rows
+from pyro_mbde.density.scoring import ALIGNED_SIZE, CHUNK_ROWS, Arithmetic, depends_on_place, score_rows
 from pyro_mbde.density.tilt import Tilt
 
+T = TypeVar("T")
 #: Draws scored between two movements of the progress bar: whole chunks, so that it changes no bit.
 _BAR_STEP = 16 * CHUNK_ROWS
 
@@ -24,9 +28,14 @@ _BAR_STEP = 16 * CHUNK_ROWS
 class ScoredDraws:
     """Makes draws of a base, their scores, and the points of the unit cube that they were inverted from.
 
+    Attributes:
+        left_out: processes that contribute nothing; none where there is one process.
+
     Raises:
         ValueError: the score of a row depends on its place among other rows, whatever the weights.
     """
+
+    left_out: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, base: PreparedBase, tilt: Tilt) -> None:
         self._base, self._dtype, self._tilt = base.distribution, base.dtype, tilt
@@ -48,15 +57,40 @@ class ScoredDraws:
 
     def quasi_random(self, num_held: int, size: int, bar: tqdm[Any]) -> SampledScores:
         """Returns ``size`` quasi-random draws in each replicate, to follow ``num_held`` earlier ones."""
-        with seeded(self._seed + num_held):
-            replicates = [quasi_draws_with_points(self._base, size) for _ in range(NUM_REPLICATES)]
+        replicates = self._made(num_held, size, self._seed, range(NUM_REPLICATES))
         return SampledScores.of_blocks([self._scored(draws, points, bar) for draws, points in replicates])
+
+    def _made(self, num_held: int, size: int, seed: int, wanted: range) -> list[tuple[Tensor, Tensor | None]]:
+        """Some of the replicates of quasi-random draws, with their points; the same ones whichever are wanted."""
+        replicates = []
+        with seeded(seed + num_held):
+            for index in range(wanted.stop):
+                if self._has_points and index not in wanted:
+                    torch.randint(2**31, ())  # all that a replicate takes of the generator: the seed of its points
+                    continue
+                replicate = quasi_draws_with_points(self._base, size)
+                if index in wanted:
+                    replicates.append(replicate)
+        return replicates
 
     def fresh(self, num_draws: int, bar: tqdm[Any]) -> tuple[Tensor, Tensor | None]:
         """Returns scores and points of independent draws, made with the operating system's randomness."""
         with system_generator():
             draws, points = self._source.propose_with_points(num_draws)
         return self._scored(draws, points, bar)
+
+    def blocks(self, size: int, num_blocks: int, bar: tqdm[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yields :meth:`fresh` draws in blocks of a size, made when they are asked for."""
+        for _ in range(num_blocks):
+            yield self.fresh(size, bar)
+
+    def decided(self, decide: Callable[[], T]) -> T:
+        """Returns what is decided on these draws."""
+        return decide()
+
+    def same_density(self, build: Callable[[Arithmetic | None], MollifiedExpFamily]) -> MollifiedExpFamily:
+        """Builds a density that is certified for the arithmetic here."""
+        return build(None)
 
     def scores(self, values: Tensor) -> Tensor:
         """Returns the scores of values of the base, to the bits that rows are accepted by."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from pyro_mbde.calibration.certificate import ROUNDING_RESERVE, SampleBounds, ce
 from pyro_mbde.calibration.control import Control, best_control
 from pyro_mbde.calibration.draws import ScoredDraws
 from pyro_mbde.calibration.projection import project, project_a_priori
+from pyro_mbde.calibration.ranked_draws import RankedDraws
 from pyro_mbde.calibration.scores import ExactScores, SampledScores
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.bounds import Bounds, Certificate, clip_score
@@ -26,6 +27,7 @@ from pyro_mbde.density.normalizer import NUM_REPLICATES, LogNormalizer
 from pyro_mbde.density.row_batch import RowBatch
 from pyro_mbde.density.tilt import Tilt
 from pyro_mbde.privacy.release_plan import MAX_CERTIFIED_ROWS
+from pyro_mbde.ranks import ALONE, Ranks
 
 #: The shift is found on quasi-random draws of the base: the first number of them, doubled up to the second (up to the
 #: third for batches) until the standard error of the log-normaliser is below the fourth, a share of the tolerance.
@@ -72,6 +74,8 @@ class Calibrator:
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
         progress: whether to show a progress bar when calibrating takes more than a second.
+        ranks: processes that make draws together. All of them make the calibrator, of the same score, and call its
+            methods with the same arguments; the first one decides, and all get the same result.
     """
 
     def __init__(
@@ -81,16 +85,29 @@ class Calibrator:
         natural_params: Tensor,
         *,
         progress: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._prepared, self._progress = PreparedBase.of(base), progress
         self._tilt = Tilt(aligned(statistics), natural_params)
-        self._draws = ScoredDraws(self._prepared, self._tilt)
+        self._draws = (
+            ScoredDraws(self._prepared, self._tilt)
+            if ranks.size == 1
+            else RankedDraws(self._prepared, self._tilt, ranks)
+        )
+        self._scores: ExactScores | SampledScores  # of several processes, the first one alone has them
+        self._draws.decided(self._hold_scores)
+
+    def _hold_scores(self) -> None:
         finite = self._prepared.finite
-        self._scores: ExactScores | SampledScores
         if finite is None:
             self._scores = self._draws.quasi_random(0, _FIRST_QUASI_DRAWS // NUM_REPLICATES, tqdm(disable=True))
         else:
             self._scores = ExactScores(self._draws.scores(finite.points), finite.log_weights)
+
+    @property
+    def left_out(self) -> Mapping[int, str]:
+        """Processes whose arithmetic differs from the first one's, and in what, in public words."""
+        return self._draws.left_out
 
     def density(
         self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None
@@ -103,15 +120,18 @@ class Calibrator:
             num_rows: rows of a batch, whose score is the sum of theirs; ``None`` for single rows.
         """
         placement = self.calibrate(bounds, certificate, num_rows)
-        return MollifiedExpFamily(
-            self._prepared if num_rows is None else RowBatch(self._prepared.distribution, num_rows),
-            self._tilt.statistics,
-            self._tilt.natural_params,
-            placement.log_normalizer,
-            offset=placement.shift,
-            shrinkage=placement.shrinkage,
-            bounds=bounds,
-            certificate=certificate,
+        return self._draws.same_density(
+            lambda certified_on: MollifiedExpFamily(
+                self._prepared if num_rows is None else RowBatch(self._prepared.distribution, num_rows),
+                self._tilt.statistics,
+                self._tilt.natural_params,
+                placement.log_normalizer,
+                offset=placement.shift,
+                shrinkage=placement.shrinkage,
+                bounds=bounds,
+                certificate=certificate,
+                certified_on=certified_on,
+            )
         )
 
     def calibrate(self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None = None) -> Placement:
@@ -129,6 +149,9 @@ class Calibrator:
                 (:func:`~pyro_mbde.calibration.projection.project_a_priori`).
             num_rows: rows of a batch; ``None`` for single rows.
         """
+        return self._draws.decided(lambda: self._placed(bounds, certificate, num_rows))
+
+    def _placed(self, bounds: Bounds, certificate: Certificate | None, num_rows: int | None) -> Placement:
         scores = self._scores
         if certificate is None:
             placed = scores if num_rows is None else BatchScores(scores, num_rows, bounds.width / 100)
@@ -146,6 +169,9 @@ class Calibrator:
 
     def certify_at(self, shift: float, bounds: Bounds, certificate: Certificate, num_rows: int | None = None) -> bool:
         """Returns whether the log-normaliser is proved to be near 0 at a given shift, in one attempt."""
+        return self._draws.decided(lambda: self._is_certified(shift, bounds, certificate, num_rows))
+
+    def _is_certified(self, shift: float, bounds: Bounds, certificate: Certificate, num_rows: int | None) -> bool:
         if num_rows is not None:
             with self._bar() as bar:
                 return self._certify_batches(num_rows, shift, bounds, certificate, _PATIENCE[1], bar)
@@ -215,8 +241,8 @@ class Calibrator:
         proof = BatchCertificate(num_rows, shift, bounds, certificate)
         held = self._scores.sample(_HELD)
         num_blocks = math.ceil(min(patience * proof.expected_blocks(held), 3 * MAX_CERTIFIED_ROWS / proof.block_rows))
-        blocks = (self._draws.fresh(proof.block_rows, bar)[0] for _ in range(num_blocks))
-        return proof.holds(blocks, held)
+        blocks = self._draws.blocks(proof.block_rows, num_blocks, bar)
+        return proof.holds((scores for scores, _ in blocks), held)
 
     def _shift(
         self, scores: SampledScores, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]
@@ -243,8 +269,8 @@ class Calibrator:
 
     def _blocks(self, num_draws: float, bar: tqdm[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Scores and points of fresh draws, in blocks that are made when they are asked for."""
-        for _ in range(math.ceil(min(num_draws, _MAX_FRESH_DRAWS) / _BLOCK_SIZE)):
-            yield self._draws.fresh(_BLOCK_SIZE, bar)
+        num_blocks = math.ceil(min(num_draws, _MAX_FRESH_DRAWS) / _BLOCK_SIZE)
+        return self._draws.blocks(_BLOCK_SIZE, num_blocks, bar)
 
 
 class _Proof(NamedTuple):

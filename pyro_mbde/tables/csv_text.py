@@ -5,16 +5,20 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import io
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.cells import as_float
+from pyro_mbde.tables.table_errors import UnusableTableError, longer_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,10 +37,6 @@ _MARKS = (
     (b"\xd0\xcf\x11\xe0", "It is an Excel workbook and not text. Save the sheet as CSV."),
     (b"PAR1", "It is a Parquet file. Let its name end in .parquet."),
 )
-
-
-class UnusableTableError(Exception):
-    """What is wrong with a file that could be parsed; its text goes into the error of ``read_table``."""
 
 
 def check_repeats(names: Sequence[str]) -> None:
@@ -75,25 +75,72 @@ def read_csv(name: str, sep: str, decimal: str, encoding: str) -> pd.DataFrame:
     """Returns the table in a CSV file."""
     import pandas as pd
 
+    check_start(name, encoding)
+    names = read_header(name, sep, encoding)
+    try:
+        return parse(name, names, sep, decimal, encoding)
+    except pd.errors.ParserWarning:
+        raise UnusableTableError(longer_rows(_line_in_file(name, sep, encoding))) from None
+
+
+def check_start(name: str, encoding: str) -> None:
+    """Raises if a file is something else than text in this encoding, by its first bytes."""
     with open(name, "rb") as file:
         if (other := _other_format(file.read(8), encoding)) is not None and not name.lower().endswith(".gz"):
             raise UnusableTableError(other)
-    how: dict[str, Any] = {"sep": sep, "encoding": encoding, "skipinitialspace": True}
+
+
+def read_header(source: str | io.BytesIO, sep: str, encoding: str) -> list[str]:
+    """Returns the names in the first line of CSV text; a row in place of the names is an error where it shows.
+
+    Args:
+        source: the name of a file, or its bytes.
+        sep: what separates the columns.
+        encoding: the codec.
+    """
+    import pandas as pd
+
     # Read as a row: as a header, pandas would give repeated names numbers.
-    header = pd.read_csv(name, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
+    how: dict[str, Any] = {"sep": sep, "encoding": encoding, "skipinitialspace": True}
+    header = pd.read_csv(source, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
     names = [cell.strip() for cell in header.iloc[0]]
     _check_header(names, sep)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
-            frame: pd.DataFrame = pd.read_csv(name, low_memory=False, index_col=False, decimal=decimal, **how)
-    except pd.errors.ParserWarning:
-        raise UnusableTableError(longer_rows(_first_longer_line(name, sep, encoding))) from None
-    frame.columns = pd.Index(names)
-    for number, column in enumerate(names):
-        cells = frame.iloc[:, number]
-        if column and not pd.api.types.is_numeric_dtype(cells.dtype):
-            frame[column] = _as_written(cells, decimal)
+    return names
+
+
+def parse(
+    source: str | io.BytesIO,
+    names: Sequence[str],
+    sep: str,
+    decimal: str,
+    encoding: str,
+    places: Sequence[int] | None = None,
+) -> pd.DataFrame:
+    """Returns the table in CSV text with a header; pandas' ``ParserWarning`` is raised for rows longer than it.
+
+    Args:
+        source: the name of a file, or its bytes.
+        names: of all columns.
+        sep: what separates them.
+        decimal: what stands before the decimals.
+        encoding: the codec.
+        places: of the columns that are wanted, in order; all by default.
+    """
+    import pandas as pd
+
+    wanted = range(len(names)) if places is None else places
+    how: dict[str, Any] = {"sep": sep, "encoding": encoding, "skipinitialspace": True, "decimal": decimal}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+        frame: pd.DataFrame = pd.read_csv(source, low_memory=False, index_col=False, **how)
+    cells = [frame.iloc[:, place] for place in wanted]
+    numeric = pd.api.types.is_numeric_dtype
+    read = [
+        one if not names[place] or numeric(one.dtype) else _as_written(one, decimal)
+        for place, one in zip(wanted, cells, strict=True)
+    ]
+    frame = pd.DataFrame(dict(enumerate(read)), index=frame.index)
+    frame.columns = pd.Index([names[place] for place in wanted])
     return frame
 
 
@@ -106,12 +153,6 @@ def _check_header(names: list[str], sep: str) -> None:
     check_repeats(names)
 
 
-def longer_rows(where: str) -> str:
-    """Says that rows have more cells than the header."""
-    causes = "a title or comment above the header, a decimal comma (--decimal), an unquoted separator in a cell (--sep)"
-    return f"There are more cells in {where} than names in its first line, the header. Look for {causes}."
-
-
 def _as_written(cells: pd.Series[Any], decimal: str) -> pd.Series[Any]:
     """A column with each cell that is a number in the file's notation as that number, infinite beyond floats.
 
@@ -120,11 +161,16 @@ def _as_written(cells: pd.Series[Any], decimal: str) -> pd.Series[Any]:
     """
     import pandas as pd
 
-    read = [_read(cell, decimal) for cell in cells]
-    known = [cell for cell in read if isinstance(cell, str)]
-    if len(known) == len(read):  # text, all of it
-        return cells
-    return pd.Series(read, index=cells.index, dtype=object if known else None)
+    if cells.dtype != object or pd.api.types.infer_dtype(cells) == "string":  # each distinct text once
+        places, distinct = pd.factorize(cells)
+        found = [_read(cell, decimal) for cell in distinct]
+        if all(isinstance(cell, str) for cell in found):
+            return cells
+        read: Any = np.array([*found, math.nan], dtype=object)[places]
+    else:
+        read = [_read(cell, decimal) for cell in cells]
+    known = any(isinstance(cell, str) for cell in read)
+    return pd.Series(read if known else list(read), index=cells.index, dtype=object if known else None)
 
 
 def _read(cell: Any, decimal: str) -> Any:
@@ -150,14 +196,23 @@ def _other_format(start: bytes, encoding: str) -> str | None:
     return None
 
 
-def _first_longer_line(path: str, sep: str, encoding: str) -> str:
-    """Which line has more cells than the header, in words."""
+def _line_in_file(path: str, sep: str, encoding: str) -> str:
+    """Which line of a file has more cells than the header, in words."""
     with suppress(OSError, EOFError, ValueError, csv.Error):
         opened: Any = gzip.open if path.lower().endswith(".gz") else open
         with opened(path, "rt", encoding=encoding, newline="") as file:
-            reader = csv.reader(file, delimiter=sep)
-            width = len(next(reader, []))
-            for row in reader:
-                if len(row) > width:
-                    return f"line {reader.line_num}"
+            if (number := first_longer_line(file, sep)) is not None:
+                return f"line {number}"
     return "its rows"
+
+
+def first_longer_line(lines: Iterable[str], sep: str) -> int | None:
+    """Returns which line of CSV text has more cells than the first, from 1; None where none has.
+
+    Args:
+        lines: with their ends.
+        sep: what separates the columns.
+    """
+    reader = csv.reader(lines, delimiter=sep)
+    width = len(next(reader, []))
+    return next((reader.line_num for row in reader if len(row) > width), None)

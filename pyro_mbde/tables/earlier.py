@@ -74,6 +74,10 @@ class SpreadSchema(Schema):
         note_schema(base, self.to_dict())
         return base
 
+    def stream(self, places: Any, **csv_format: Any) -> Any:
+        """Raises: whole numbers are spread at random, so that rows differ each time they are read."""
+        raise ValueError("A SpreadSchema must convert a table as a whole. Use Schema for tables in parts.")
+
     def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:
         """Returns the table as rows in the modelled units, whole numbers spread evenly over the unit above them.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,14 @@ from pyro_mbde._checks import argument_error
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
-from pyro_mbde.tables.csv_text import UnusableTableError, check_repeats, csv_format, longer_rows, read_csv
+from pyro_mbde.tables.csv_text import check_repeats, csv_format, read_csv
 from pyro_mbde.tables.earlier import read_noted
+from pyro_mbde.tables.row_files import TABLE_ENDINGS as TABLE_ENDINGS
 from pyro_mbde.tables.schema import Schema
+from pyro_mbde.tables.table_errors import naming_the_file
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: Endings of the tables that can be read and written.
-TABLE_ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 
 def read_table(
@@ -51,16 +49,10 @@ def read_table(
     if not name.lower().endswith(TABLE_ENDINGS):
         raise ValueError(argument_error("path", f"end in {', '.join(TABLE_ENDINGS)}", name))
     sep, encoding = csv_format(sep, decimal, encoding)
-    try:
+    with naming_the_file(name, encoding):
         if name.lower().endswith(".parquet"):
             return _read_parquet(name)
         return read_csv(name, sep, decimal, encoding)
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install 'pyro_mbde[parquet]'") from error
-    except Exception as error:  # a damaged file raises almost anything, some of it with cells in its text
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise ValueError(argument_error("path", "hold a table", name, _cause(error, encoding))) from None
 
 
 def _read_parquet(name: str) -> pd.DataFrame:
@@ -69,29 +61,6 @@ def _read_parquet(name: str) -> pd.DataFrame:
     parquet: Any = importlib.import_module("pyarrow.parquet")  # an extra
     check_repeats(parquet.read_schema(name).names)
     return pd.read_parquet(name, engine="pyarrow")
-
-
-def _cause(error: Exception, encoding: str) -> str:
-    """What is wrong with a file, and what to do; without its cells."""
-    import pandas as pd
-
-    text, line = str(error), re.search(r"\bline \d+\b", str(error))
-    if isinstance(error, UnusableTableError):
-        return text
-    if isinstance(error, UnicodeError):
-        remedy = "Name its encoding, for example encoding='latin-1' (--encoding latin-1)."
-        return f"It is not {encoding.removesuffix('-sig')} text. {remedy}"
-    if isinstance(error, EOFError):
-        return "It ends too early: it was cut off. Copy it again."
-    if isinstance(error, pd.errors.EmptyDataError):
-        return "It is empty. A table has at least a line with the names of its columns."
-    if line and "Expected" in text:
-        return longer_rows(line.group())
-    if isinstance(error, MemoryError):
-        return "It needs more memory than there is."
-    if "EOF inside string" in text:
-        return "A quotation mark in it is not closed."
-    return f"It is damaged, or of another format than its ending says ({type(error).__name__})."
 
 
 @dataclass(frozen=True)

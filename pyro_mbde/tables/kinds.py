@@ -13,6 +13,7 @@ import torch
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.tables.cells import Flags, Numbers
+from pyro_mbde.tables.notes import Rounding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,14 +43,14 @@ class Reading(NamedTuple):
         missing: which cells are missing, bool ``(n,)``.
         odd: cells that the column cannot hold.
         unreadable: what the column holds that is nothing of its kind, with remedies; None if there is no such thing.
-        hints: what looks wrong in the schema.
+        rounding: how far the values are rounded, where that may ask for another schema.
     """
 
     codes: Numbers
     missing: Flags
     odd: tuple[Odd, ...] = ()
     unreadable: str | None = None
-    hints: tuple[str, ...] = ()
+    rounding: Rounding | None = None
 
 
 class Kind:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pyro_mbde._checks import argument_error, check_choice, check_count, check_number, counted
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
 from pyro_mbde.density.predicates import natural_values
 from pyro_mbde.tables.cells import Flags, Numbers, as_floats, not_numbers
 from pyro_mbde.tables.kinds import Kind, Odd, Reading, put
+from pyro_mbde.tables.notes import MAX_ROUNDED_DIGITS, MIN_FINER, Rounding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +29,6 @@ MAX_INTEGER = 2.0**32
 _MAX_SIZE = 1e150
 _MAX_DECIMALS = 12
 _DATES = 'Of dates, declare kind = "date" or kind = "datetime".'
-#: A column counts as rounded if it has at least this many values, at most this many digits after the point, and if the
-#: last digit's unit is more than this many times the spacing of floats at its largest value (without its sign).
-_MIN_ROUNDED, _MAX_ROUNDED_DIGITS, _MIN_FINER = 10, 4, 16
 
 
 class _Number(Kind):
@@ -68,7 +66,7 @@ class _Number(Kind):
             *self._odd(values, ~missing & ~beyond),
         )
         codes = self._nearest(np.where(missing, column.low, values)).clip(column.low, column.high)
-        return Reading(codes, missing, odd, hints=self._hints(column, values[np.isfinite(values)]))
+        return Reading(codes, missing, odd, rounding=self._rounding(column, values))
 
     def _odd(self, values: Numbers, within: Flags) -> tuple[Odd, ...]:
         return ()
@@ -76,8 +74,8 @@ class _Number(Kind):
     def _nearest(self, values: Numbers) -> Numbers:
         return values
 
-    def _hints(self, column: Column, values: Numbers) -> tuple[str, ...]:
-        return ()
+    def _rounding(self, column: Column, values: Numbers) -> Rounding | None:
+        return None
 
 
 class Real(_Number):
@@ -139,25 +137,18 @@ class Real(_Number):
         """A column of float64; missing values as NaN."""
         return codes if missing is None else np.where(missing, np.nan, codes)
 
-    def _hints(self, column: Column, values: Numbers) -> tuple[str, ...]:
-        """A hint if all values are rounded and released ones will not be."""
-        if column.decimals is not None or len(values) < _MIN_ROUNDED:
-            return ()
-        finest = np.spacing(np.abs(values).max())  # float spacing there: it alone rounds large values
-        counts = [count for count in range(_MAX_ROUNDED_DIGITS + 1) if 10.0**-count > _MIN_FINER * finest]
-        digits = [count for count in counts if np.array_equal(values.round(count), values)]
-        if not digits:
-            return ()
-        if digits[0] == 0:
-            return (
-                "all values are whole numbers, but released values will not be. If the codebook says that the column "
-                'holds whole numbers, declare kind = "integer".',
-            )
-        form = f"at most {counted(digits[0], 'digit')} after the point"
-        return (
-            f"all values have {form}, but released values will have more. If the codebook says that values have "
-            f"{form}, declare decimals = {digits[0]}.",
-        )
+    def _rounding(self, column: Column, values: Numbers) -> Rounding | None:
+        """How far all values are rounded, where released ones will not be."""
+        if column.decimals is not None:
+            return None
+        values = values[np.isfinite(values)]
+        where = f"column {column.name!r}"
+        if not len(values):
+            return Rounding(where, 0, 0.0, 0)
+        finest = float(np.spacing(np.abs(values).max()))  # float spacing there: it alone rounds large values
+        counts = [count for count in range(MAX_ROUNDED_DIGITS + 1) if 10.0**-count > MIN_FINER * finest]
+        digits = next((count for count in counts if np.array_equal(values.round(count), values)), None)
+        return Rounding(where, len(values), finest, digits)
 
 
 class Integer(_Number):

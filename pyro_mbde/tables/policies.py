@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyro_mbde._checks import counted
 from pyro_mbde.tables.cells import Flags, Numbers
 from pyro_mbde.tables.columns import MISSING, Column
 from pyro_mbde.tables.kinds import Odd, Reading
+from pyro_mbde.tables.notes import Note, OddCells
 
 
 class Cells(NamedTuple):
@@ -24,14 +24,14 @@ class Cells(NamedTuple):
             elsewhere.
         missing: which cells stay and are missing, bool ``(n,)``.
         kept: which rows stay, bool ``(n,)``.
-        notes: what was done, and what looks wrong; any number of sentences.
+        notes: what was done, and what looks wrong; as many for each table.
         refused: what the schema refuses; any number of sentences.
     """
 
     codes: Numbers
     missing: Flags
     kept: Flags
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     refused: tuple[str, ...]
 
 
@@ -42,21 +42,21 @@ def apply_policies(column: Column, reading: Reading) -> Cells:
         column: a column of the schema.
         reading: its cells, n of them.
     """
-    notes, refused, kept = [], [], np.ones(len(reading.codes), dtype=np.bool_)
+    notes: list[Note] = []
+    refused, kept, where = [], np.ones(len(reading.codes), dtype=np.bool_), f"column {column.name!r}"
     stand_in = None if isinstance(column.missing, str) and column.missing in MISSING else column.missing
     missing = Odd(reading.missing, "missing", f"replaced by {stand_in}")
     for odd, policy in [*((odd, column.outside) for odd in reading.odd), (missing, column.missing)]:
-        if not odd.where.any() or (odd is missing and column.keeps_missing):
+        if odd is missing and column.keeps_missing:
             continue
-        num_odd = int(odd.where.sum())
-        found = f"{num_odd:,} of {len(kept):,} values {'is' if num_odd == 1 else 'are'} {odd.what}"
-        if isinstance(policy, str) and policy == "refuse":
-            refused.append(f"{found}.")
-        elif (isinstance(policy, str) and policy == "drop") or odd.moved is None:
-            kept &= ~odd.where
-            notes.append(f"{found}: {counted(num_odd, 'row')} left out.")
-        else:
-            notes.append(f"{found}: {odd.moved}.")
+        policy = policy if isinstance(policy, str) else "clip"
+        left_out = policy == "drop" or odd.moved is None
+        note = OddCells(where, odd.what, None if left_out else odd.moved, int(odd.where.sum()), len(kept))
+        if policy != "refuse":
+            notes.append(note)
+            kept = kept & ~odd.where if left_out else kept
+        elif note.number:
+            refused.append(f"{note.found}.")
     codes = reading.codes if stand_in is None else np.where(reading.missing, column.code(stand_in), reading.codes)
-    said = [tuple(f"column {column.name!r}: {one}" for one in each) for each in ([*notes, *reading.hints], refused)]
-    return Cells(codes, reading.missing & column.keeps_missing, kept, *said)
+    notes += [] if reading.rounding is None else [reading.rounding]
+    return Cells(codes, reading.missing & column.keeps_missing, kept, tuple(notes), tuple(refused))

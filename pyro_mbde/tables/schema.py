@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, counted
+from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import note_schema
 from pyro_mbde.names import check_distinct, same_names
 from pyro_mbde.tables.cells import TABLE, Flags, Numbers, Source, check_form
 from pyro_mbde.tables.columns import DEFAULT_MISSING_SHARE, Column
 from pyro_mbde.tables.correlations import Correlation, correlation_matrix, read_correlations
 from pyro_mbde.tables.leaks import warn_of_stated_statistics
+from pyro_mbde.tables.notes import BrokenRule, Note, texts_of
 from pyro_mbde.tables.policies import apply_policies
 from pyro_mbde.tables.schema_files import IN_TOML, check_keys, read_columns, read_content, read_toml, write_toml
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from pyro_mbde.density.copula import Copula
     from pyro_mbde.density.mixed_base import MixedBase
+    from pyro_mbde.tables.row_files import Places
+    from pyro_mbde.tables.streams import TableStream
 
 #: Of what :meth:`Schema.to_dict` returns. The first version had no number: see ``earlier.py``.
 VERSION = 2
@@ -39,13 +42,13 @@ class Rows(NamedTuple):
     Attributes:
         codes: float64 ``(n, d)``, in the columns' own units where they are numbers; arbitrary where missing.
         missing: which cells are missing and kept, bool ``(n, d)``.
-        notes: what was done.
+        notes: what was done; as many for each table.
         num_rows: of the table.
     """
 
     codes: Numbers
     missing: Flags
-    notes: list[str]
+    notes: tuple[Note, ...]
     num_rows: int
 
 
@@ -263,9 +266,40 @@ class Schema:
         """
         return self._to_tensor(frame, TABLE)
 
+    def stream(self, places: Places, *, sep: str = ",", decimal: str = ".", encoding: str = "utf-8") -> TableStream:
+        """Returns the rows of a table in files as a stream that :class:`~pyro_mbde.DensityRatio` fits in flat memory.
+
+        Args:
+            places: a file ending in .csv or .parquet, a folder, a pattern such as ``visits/*.parquet``, or several.
+            sep: what separates the columns of CSV files, one character; ``tab`` for tabs.
+            decimal: what stands before the decimals in CSV files, one character.
+            encoding: of CSV files, as Python names it; one whose ASCII characters are bytes of their own.
+
+        Raises:
+            FileNotFoundError: there is nothing at one of the places.
+            ValueError: files are of several kinds, lack a column of the schema, or are damaged.
+
+        Example:
+            >>> import os, pandas as pd, tempfile
+            >>> table = os.path.join(tempfile.mkdtemp(), "visits.csv")
+            >>> pd.DataFrame({"age": [30, 44]}).to_csv(table, index=False)
+            >>> Schema((Column("age", 0, 110),)).stream(table).read([0])
+            tensor([[30.],
+                    [44.]])
+        """
+        from pyro_mbde.tables.row_files import RowFiles
+        from pyro_mbde.tables.streams import TableStream
+
+        return TableStream(RowFiles.find(places, sep=sep, decimal=decimal, encoding=encoding), self)
+
     def _to_tensor(self, frame: pd.DataFrame, source: Source) -> Tensor:
         """Rows of the private table, or public rows, of which it is not checked that they differ from the schema."""
-        read = self._read(frame, source)
+        rows, notes, num_rows = self._converted(self._read(frame, source))
+        self._warn(notes, len(rows), num_rows, source)
+        return rows
+
+    def _converted(self, read: Rows) -> tuple[Tensor, tuple[Note, ...], int]:
+        """Rows in the modelled units, what was done, and the number of rows in the table."""
         low, high = self._box()
         modelled = [
             column.of_kind.modelled(column, codes) for column, codes in zip(self.columns, read.codes.T, strict=True)
@@ -273,8 +307,7 @@ class Schema:
         rows = torch.from_numpy(np.stack(modelled, -1)).to(self.dtype).clamp(low, high)
         rows = torch.where(torch.from_numpy(read.missing), low - (high - low), rows)
         rows, notes = self._meeting_predicates(rows)
-        self._warn([*read.notes, *notes], len(rows), read.num_rows, source)
-        return rows
+        return rows, (*read.notes, *notes), read.num_rows
 
     def to_frame(self, rows: Any) -> pd.DataFrame:
         """Turns rows into a table in its own units: rounded, and clipped into the public ranges.
@@ -300,8 +333,11 @@ class Schema:
             cells[column.name] = kind.write(column, kind.from_modelled(column, values), missing)
         return pd.DataFrame(cells)
 
-    def _read(self, frame: pd.DataFrame, source: Source) -> Rows:
-        """The table's rows as codes; raises for tables of another form, and for what the schema refuses."""
+    def _read(self, frame: pd.DataFrame, source: Source, *, is_whole: bool = True) -> Rows:
+        """The table's rows as codes; raises for tables of another form, and for what the schema refuses.
+
+        Stated facts are compared with the private table where the frame is the whole of it.
+        """
         import pandas as pd
 
         if not isinstance(frame, pd.DataFrame):
@@ -325,37 +361,45 @@ class Schema:
             raise ValueError(
                 "\n  ".join([f"{source.name} must hold what {source.possessive} schema allows:", *refused, *remedy])
             )
-        if source == TABLE:
+        if source == TABLE and is_whole:
             warn_of_stated_statistics(self.columns, readings, stacklevel=5)
         kept = np.logical_and.reduce([one.kept for one in cells])
         codes = np.stack([one.codes[kept] for one in cells], -1)
         missing = np.stack([one.missing[kept] for one in cells], -1)
-        return Rows(codes, missing, [note for one in cells for note in one.notes], len(kept))
+        return Rows(codes, missing, tuple(note for one in cells for note in one.notes), len(kept))
 
-    def _meeting_predicates(self, rows: Tensor) -> tuple[Tensor, list[str]]:
+    def _meeting_predicates(self, rows: Tensor) -> tuple[Tensor, list[Note]]:
         """Rows that no predicate forbids, and what was left out."""
         if not self.predicates:
             return rows, []
         from pyro_mbde.density.predicates import evaluate
 
-        named = [*(f"constraint {text!r} does" for text in self.constraints), f"condition {self.condition!r} does"]
-        kept, notes = torch.ones(len(rows), dtype=torch.bool), []
+        named = [*(f"constraint {text!r}" for text in self.constraints), f"condition {self.condition!r}"]
+        kept = torch.ones(len(rows), dtype=torch.bool)
+        notes: list[Note] = []
         for predicate, text in zip(self.predicates, named, strict=False):
             holds = evaluate(predicate, rows)
-            num_others = int((~holds).sum())
-            if num_others:
-                notes.append(f"{text} not hold for {counted(num_others, 'row')} of {len(rows):,}: left out.")
+            notes.append(BrokenRule(text, int((~holds).sum()), len(rows)))
             kept &= holds
         return rows[kept], notes
 
-    def _warn(self, notes: list[str], num_kept: int, num_rows: int, source: Source) -> None:
-        if not notes:
+    def _warn(
+        self,
+        notes: Sequence[Note],
+        num_kept: int,
+        num_rows: int,
+        source: Source,
+        extent: Sequence[str] = (),
+        stacklevel: int = 4,
+    ) -> None:
+        """Warns of what was done; ``extent`` says of which part of the table, in sentences."""
+        if not (texts := texts_of(notes)):
             return
         left = [f"{num_kept:,} of {num_rows:,} rows are left."] if num_kept < num_rows else []
         remedy = [_CORRECT, source.closing] if source == TABLE else []
         lead = f"Notes on {source.name[0].lower()}{source.name[1:]} and {source.possessive} schema:"
-        text = "\n  ".join([lead, *notes, *left, *remedy])
-        warnings.warn(text, stacklevel=4)
+        text = "\n  ".join([lead, *texts, *left, *extent, *remedy])
+        warnings.warn(text, stacklevel=stacklevel)
 
     def _checked_rows(self, rows: Any) -> Numbers:
         array = np.asarray(rows.detach().cpu() if isinstance(rows, Tensor) else rows, dtype=np.float64)

@@ -19,9 +19,10 @@ from pyro_mbde.density.clipped_ratio import RATIO_SCALE, ClippedRatio, mean_logi
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.privacy.placement import filled_share_skew
+from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.data import to_rows
-from pyro_mbde.training.fallback import coming_back
+from pyro_mbde.training.fallback import coming_back, warn_owner
 from pyro_mbde.training.weak_learner import WeakLearner
 
 
@@ -138,16 +139,33 @@ class LogRatio:
         base: the public base distribution.
         networks: the trained ensemble; its average logit is the ratio.
         progress: whether to show a progress bar where :meth:`mollify` takes more than a second.
+        ranks: processes that work together (:func:`~pyro_mbde.joined_ranks`): all of them hold the same networks, call
+            :meth:`mollify` with the same arguments, and get the same density.
     """
 
     def __init__(
-        self, base: Distribution | PreparedBase, networks: BoundedClassifiers, *, progress: bool = True
+        self,
+        base: Distribution | PreparedBase,
+        networks: BoundedClassifiers,
+        *,
+        progress: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._prepared = prepare(base)
         # A frozen copy: cached scores depend on it.
         self._networks = copy.deepcopy(networks).requires_grad_(False).eval()
         natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
-        self._calibrator = Calibrator(self._prepared, ClippedRatio(self._networks), natural_params, progress=progress)
+        self._calibrator = Calibrator(
+            self._prepared,
+            ClippedRatio(self._networks),
+            natural_params,
+            progress=progress and ranks.is_first,
+            ranks=ranks,
+        )
+        left_out = self._calibrator.left_out
+        if left_out and ranks.is_first:
+            differing = "; ".join(f"process {rank}: {difference}" for rank, difference in left_out.items())
+            warn_owner(f"Processes whose arithmetic differs from the first one's make no draws for it ({differing}).")
 
     @property
     def base(self) -> Distribution:

@@ -1,0 +1,172 @@
+"""Tables larger than memory: rows of files through a schema, a few thousand at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyro_mbde.names import same_names
+from pyro_mbde.tables.cells import TABLE, check_form
+from pyro_mbde.tables.notes import Note, add_notes
+from pyro_mbde.tables.row_files import Places, RowFiles, find_paths, is_pattern, is_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pyro_mbde.tables.schema import Schema
+
+#: Up to which size a table is read whole: slices of Parquet files, bytes of others.
+MAX_WHOLE_SLICES, MAX_WHOLE_BYTES = 32, 2**25
+
+
+class TableStream:
+    """The rows of a table in files, as a schema converts them, read a few thousand at a time.
+
+    Slices are read in any order and give the rows that :meth:`pyro_mbde.Schema.to_tensor` makes of them. What is done
+    to values that the schema does not allow is added up, and told by :meth:`warn`. Whether stated facts equal
+    statistics of the table, of which ``to_tensor`` warns, is not found out: that needs whole columns.
+
+    Privacy:
+        Rows, warnings, errors and the fingerprint depend on the table: for its owner alone.
+
+    Args:
+        files: of the table.
+        schema: of the table.
+
+    Attributes:
+        files: of the table.
+        schema: of the table.
+
+    Raises:
+        ValueError: a file lacks a column of the schema.
+    """
+
+    def __init__(self, files: RowFiles, schema: Schema) -> None:
+        self.files, self.schema = files, schema
+        self._columns: set[str] = set()
+        for file in files.files:
+            _check_names(file.path, file.names, schema)
+            renamed = same_names(schema.names, file.names)
+            self._columns |= {name for name in file.names if renamed.get(name, name) in schema.names}
+        self._notes: tuple[Note, ...] | None = None
+        self._counted: set[int] = set()
+        self._num_rows = self._num_kept = 0
+
+    @property
+    def num_slices(self) -> int:
+        """How many slices there are."""
+        return self.files.num_slices
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the files' fingerprint and the schema. Private."""
+        content = json.dumps([self.files.fingerprint, self.schema.to_dict()], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.schema.dtype
+
+    def read(self, slices: Sequence[int]) -> Tensor:
+        """Returns the rows of slices, without those that the schema leaves out.
+
+        Args:
+            slices: their numbers, from 0 to ``num_slices - 1``.
+
+        Returns:
+            Tensor of shape ``(n, d)`` and type :attr:`dtype`: the slices in the given order, rows in the order of the
+            file.
+
+        Raises:
+            ChangedFileError: a file has changed since its slices were counted.
+            TypeError: a column holds something of another kind.
+            ValueError: a file is damaged, or a column has values that it refuses.
+        """
+        parts = {}
+        for number, frame in self.files.frames(slices, self._columns):
+            parts[number] = self._converted(number, frame)
+        empty = torch.zeros(0, len(self.schema.columns), dtype=self.dtype)
+        return torch.cat([empty, *(parts[number] for number in slices)])
+
+    def warn(self) -> None:
+        """Warns once of what was done to the rows read so far, each slice counted once; silent if that is nothing."""
+        total = self.files.num_rows
+        of = f" of {total:,}" if total is not None else ""
+        extent = f"These counts are of the {self._num_rows:,}{of} rows that have been read."
+        self.schema._warn(self._notes or (), self._num_kept, self._num_rows, TABLE, [extent], stacklevel=3)
+
+    def _converted(self, number: int, frame: pd.DataFrame) -> Tensor:
+        try:
+            rows, notes, num_rows = self.schema._converted(self.schema._read(frame, TABLE, is_whole=False))
+        except (TypeError, ValueError) as error:
+            path, place = self.files.where(number)
+            raise type(error)(f"In the file {path!r}, {place}: {error}") from None
+        if number not in self._counted:
+            self._counted.add(number)
+            self._notes = notes if self._notes is None else add_notes(self._notes, notes)
+            self._num_rows, self._num_kept = self._num_rows + num_rows, self._num_kept + len(rows)
+        return rows
+
+
+def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | TableStream:
+    """Returns the rows of a table if it is small, and a stream of them otherwise.
+
+    Small are up to 32 slices of Parquet files and up to 32 MiB of CSV files.
+
+    Args:
+        places: a file, a folder, a pattern or several of these, as for :meth:`RowFiles.find`.
+        schema: of the table.
+        csv_format: ``sep``, ``decimal`` and ``encoding`` of CSV files.
+
+    Returns:
+        Tensor of shape ``(n, d)``, as :meth:`pyro_mbde.Schema.to_tensor` gives it, or a stream.
+    """
+    from pyro_mbde.tables.files import read_table
+
+    single = places if isinstance(places, str | os.PathLike) else places[0] if len(places) == 1 else None
+    if single is not None and not os.path.isdir(single) and not is_pattern(single) and not is_table(single):
+        return schema.to_tensor(read_table(single, **csv_format))  # which says what is wrong
+    paths = find_paths(places)
+    num_bytes = sum(os.path.getsize(path) for path in paths)
+    if num_bytes > MAX_WHOLE_BYTES or paths[0].lower().endswith(".parquet"):
+        files = RowFiles.find(paths, **csv_format)
+        if files.num_slices > MAX_WHOLE_SLICES or not paths[0].lower().endswith(".parquet"):
+            return TableStream(files, schema)
+    return schema.to_tensor(_joined(paths, schema, csv_format))
+
+
+def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.DataFrame:
+    """All rows of small files."""
+    import pandas as pd
+
+    from pyro_mbde.tables.files import read_table
+
+    frames = [read_table(path, **csv_format) for path in paths]
+    if len(frames) == 1:
+        return frames[0]
+    for path, frame in zip(paths, frames, strict=True):
+        _check_names(path, tuple(map(str, frame.columns)), schema)
+    names = [same_names(schema.names, list(map(str, frame.columns))) for frame in frames]
+    same = [
+        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)[list(schema.names)]
+        for frame, renamed in zip(frames, names, strict=True)
+    ]
+    return pd.concat(same, ignore_index=True)
+
+
+def _check_names(path: str, names: Sequence[str], schema: Schema) -> None:
+    """Raises if a file lacks a column of the schema, or has it twice."""
+    import pandas as pd
+
+    try:
+        renamed = same_names(schema.names, names)
+        check_form(pd.DataFrame(columns=[renamed.get(name, name) for name in names]), schema.names)
+    except ValueError as error:
+        raise ValueError(f"In the file {path!r}: {error}") from None
