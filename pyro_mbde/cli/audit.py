@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from pyro_mbde.cli.console import Console
-from pyro_mbde.cli.fit import RECIPE_OPTIONS, Recipe, recipe_options
 from pyro_mbde.cli.numbers import NUMBER, Whole
+from pyro_mbde.cli.recipe import RECIPE_OPTIONS, Recipe, recipe_options
 from pyro_mbde.cli.shared import CHECK_FAILED, EXAMPLES, find_schema, library, schema_option, shared_options
 
 

@@ -133,8 +133,9 @@ def _key(parameter: click.Parameter) -> str:
 
 def _check_value(parameter: click.Parameter, value: Any, subject: str) -> Any:
     if parameter.multiple or parameter.nargs != 1:
+        value = [value] if isinstance(value, str) else value
         if not isinstance(value, list):
-            raise ValueError(f"{subject} must be a list.")
+            raise ValueError(f"{subject} must be a text or a list of texts.")
         return [_check_one(parameter, item, subject) for item in value]
     return _check_one(parameter, value, subject)
 

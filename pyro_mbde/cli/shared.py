@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import filecmp
 import functools
 import importlib
 import os
@@ -25,6 +27,8 @@ EXAMPLES = "Examples:"
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
+#: Of a table: a file, a folder, or a pattern.
+PLACE = click.Path(path_type=Path)
 
 
 #: --config, --json and --quiet, as decorators: of a command in this order, of a function from the last to the first.
@@ -143,8 +147,7 @@ def find_base(
         if dependence != DEPENDENCES[0]:
             raise click.UsageError("--dependence goes with --public-rows.", ctx)
         return schema, schema.base()
-    table = ctx.params.get("table")
-    if table is not None and (public_rows.samefile(table) or public_rows.read_bytes() == Path(table).read_bytes()):
+    if any(_is_same(public_rows, path) for path in _table_files(ctx)):
         remedy = "Name a table of other people that anybody may see, or leave --public-rows out."
         text = f"--public-rows names the private table itself: the guarantee would be void. {remedy}"
         raise click.UsageError(text, ctx)
@@ -199,4 +202,24 @@ def check_output(ctx: click.Context, path: Path, *, force: bool) -> None:
 def _read_files(ctx: click.Context) -> list[Path]:
     """The files that a command was told to read: those of its options that have to exist, and those of options."""
     named = [ctx.params.get(parameter.name or "") for parameter in ctx.command.params if parameter.type is EXISTING]
-    return [path for path in (*named, *config_files(ctx)) if path is not None and path.exists()]
+    known = [path for path in (*named, *config_files(ctx)) if path is not None and path.exists()]
+    return [*known, *_table_files(ctx)]
+
+
+def _table_files(ctx: click.Context) -> list[Path]:
+    """The files of the table that a command reads, in so far as they are there."""
+    places = [ctx.params.get(parameter.name or "") for parameter in ctx.command.params if parameter.type is PLACE]
+    if not any(places):
+        return []
+    from pyro_mbde.tables.row_files import find_paths
+
+    found: list[Path] = []
+    for place in (one for several in places for one in several or ()):
+        with contextlib.suppress(OSError, ValueError):  # what is wrong is said where the table is read
+            found += map(Path, find_paths(place))
+    return found
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    """Whether two files are one, or have the same bytes."""
+    return first.samefile(second) or filecmp.cmp(first, second, shallow=False)

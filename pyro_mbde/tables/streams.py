@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from pyro_mbde.names import same_names
 from pyro_mbde.tables.cells import TABLE, check_form
@@ -102,6 +103,11 @@ class TableStream:
         extent = f"These counts are of the {self._num_rows:,}{of} rows that have been read."
         self.schema._warn(self._notes or (), self._num_kept, self._num_rows, TABLE, [extent], stacklevel=3)
 
+    @property
+    def num_counted(self) -> tuple[int, int]:
+        """How many rows were read so far and how many of them kept, each slice counted once. Private."""
+        return self._num_rows, self._num_kept
+
     def _converted(self, number: int, frame: pd.DataFrame) -> Tensor:
         try:
             rows, notes, num_rows = self.schema._converted(self.schema._read(frame, TABLE, is_whole=False))
@@ -113,6 +119,20 @@ class TableStream:
             self._notes = notes if self._notes is None else add_notes(self._notes, notes)
             self._num_rows, self._num_kept = self._num_rows + num_rows, self._num_kept + len(rows)
         return rows
+
+
+class TableCheck(NamedTuple):
+    """What a schema makes of a table. Private.
+
+    Attributes:
+        names: of the table's columns.
+        num_rows: how many there are.
+        num_kept: how many of them the schema keeps.
+    """
+
+    names: tuple[str, ...]
+    num_rows: int
+    num_kept: int
 
 
 def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | TableStream:
@@ -128,18 +148,46 @@ def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | Ta
     Returns:
         Tensor of shape ``(n, d)``, as :meth:`pyro_mbde.Schema.to_tensor` gives it, or a stream.
     """
+    opened = _opened(places, schema, csv_format)
+    return opened if isinstance(opened, TableStream) else schema.to_tensor(opened)
+
+
+def check_table(places: Places, schema: Schema, *, progress: bool = False, **csv_format: Any) -> TableCheck:
+    """Reads a whole table, of any size, and warns once of what its schema makes of it.
+
+    Args:
+        places: as for :func:`open_table`.
+        schema: of the table.
+        progress: whether to show a progress bar.
+        csv_format: as for :func:`open_table`.
+    """
+    opened = _opened(places, schema, csv_format)
+    if not isinstance(opened, TableStream):
+        return TableCheck(tuple(map(str, opened.columns)), len(opened), len(schema.to_tensor(opened)))
+    with tqdm(total=opened.num_slices, desc="table", unit="slice", disable=not progress) as bar:
+        for start in range(0, opened.num_slices, MAX_WHOLE_SLICES):
+            part = range(start, min(start + MAX_WHOLE_SLICES, opened.num_slices))
+            opened.read(part)
+            bar.update(len(part))
+    opened.warn()
+    names = dict.fromkeys(name for file in opened.files.files for name in file.names)
+    return TableCheck(tuple(names), *opened.num_counted)
+
+
+def _opened(places: Places, schema: Schema, csv_format: dict[str, Any]) -> pd.DataFrame | TableStream:
+    """The table of a small table's files, or a stream."""
     from pyro_mbde.tables.files import read_table
 
     single = places if isinstance(places, str | os.PathLike) else places[0] if len(places) == 1 else None
     if single is not None and not os.path.isdir(single) and not is_pattern(single) and not is_table(single):
-        return schema.to_tensor(read_table(single, **csv_format))  # which says what is wrong
+        return read_table(single, **csv_format)  # which says what is wrong
     paths = find_paths(places)
     num_bytes = sum(os.path.getsize(path) for path in paths)
     if num_bytes > MAX_WHOLE_BYTES or paths[0].lower().endswith(".parquet"):
         files = RowFiles.find(paths, **csv_format)
         if files.num_slices > MAX_WHOLE_SLICES or not paths[0].lower().endswith(".parquet"):
             return TableStream(files, schema)
-    return schema.to_tensor(_joined(paths, schema, csv_format))
+    return _joined(paths, schema, csv_format)
 
 
 def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.DataFrame:
@@ -155,7 +203,7 @@ def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.
         _check_names(path, tuple(map(str, frame.columns)), schema)
     names = [same_names(schema.names, list(map(str, frame.columns))) for frame in frames]
     same = [
-        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)[list(schema.names)]
+        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)
         for frame, renamed in zip(frames, names, strict=True)
     ]
     return pd.concat(same, ignore_index=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import PreparedBase, as_features, noted_schema
@@ -44,23 +44,19 @@ def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> T
     if isinstance(data, Distribution):
         with torch.no_grad():
             rows = data.sample(torch.Size([num_samples]))
-    elif _is_frame(data):
+    elif is_frame(data):
         if noted_schema(PreparedBase.of(base).distribution) is not None:
             remedy = "Its columns have an order and units of the model: pass schema.to_tensor(frame)."
             raise TypeError(argument_error("data", "be rows of the base's schema", type(data).__name__, remedy))
         rows = _frame_rows(data)
     elif isinstance(data, DataLoader | Dataset):
-        rows = _stream_rows(data)
+        rows = _all_rows(data)
     else:
-        rows = _array_rows(data)
-    prepared = PreparedBase.of(base)
-    support: Any = prepared.distribution.support
-    if rows.is_complex() or rows.dtype == torch.bool:
-        raise TypeError(argument_error("data", "hold real numbers", rows.dtype))
-    if not rows.is_floating_point() and not support.is_discrete:
-        remedy = "Convert counts on purpose: data.to(torch.float32)."
-        raise TypeError(argument_error("data", "hold floating-point numbers for a continuous base", rows.dtype, remedy))
-    return _check_rows(rows, prepared.draws, support)
+        rows = array_rows(data)
+    checks = RowChecks(PreparedBase.of(base))
+    usable = checks.usable(rows)
+    checks.warn()
+    return usable
 
 
 def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
@@ -69,36 +65,83 @@ def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: i
     return as_features(to_rows(data, prepared, num_samples), prepared.distribution, prepared.dtype).clone()
 
 
-def _check_rows(rows: Tensor, base_draws: Tensor, support: Any) -> Tensor:
-    """Brings the rows to the base's shape, dtype and device, and leaves out those that do not fit."""
-    event_shape = base_draws.shape[1:]
-    if rows.shape == (0,):  # the number of columns of a table without rows is unknown
-        rows = rows.new_empty(0, *event_shape)
-    if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
-        rows = rows.squeeze(1)  # a one-column table for a scalar base
-    if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
-        wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
-        raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
-    example = base_draws[0]
-    converted = rows.to(example)
-    usable = torch.isfinite(rows).to(example.device) & torch.isfinite(converted)
-    if not example.is_floating_point():
-        usable &= converted == rows.to(example.device)
-    usable = usable.reshape(len(rows), event_shape.numel()).all(1)
-    if not bool(usable.all()):
-        wanted = "finite" if example.is_floating_point() else "whole"
-        count = f"{int((~usable).sum()):,} of {len(rows):,} rows were left out"
-        warn_owner(f"{count}: they do not hold {wanted} numbers of {example.dtype}.")
-        converted = converted[usable]
-    outside = int((~support.check(converted)).sum()) if len(converted) else 0
-    if outside:
-        # Rows outside a box are legal: they are learned from but cannot be drawn.
-        count = f"{outside:,} of {len(converted):,} rows lie"
-        warn_owner(f"{count} outside the support of the base and cannot be modelled there.")
-    return converted
+class RowCounts(NamedTuple):
+    """Rows that were read, that were left out, and that lie outside the base's support. Private."""
+
+    read: int = 0
+    unusable: int = 0
+    outside: int = 0
 
 
-def _is_frame(data: Any) -> bool:
+class RowChecks:
+    """Brings rows to the base's shape, dtype and device, block by block, and leaves out those that do not fit.
+
+    Attributes:
+        counts: of all blocks so far, for one warning at the end. Private.
+    """
+
+    def __init__(self, prepared: PreparedBase) -> None:
+        self._example = prepared.draws[0]
+        self._support: Any = prepared.distribution.support
+        self.counts = RowCounts()
+
+    def usable(self, rows: Tensor, *, counted: bool = True) -> Tensor:
+        """Returns the rows that can be used, as the base has them.
+
+        Args:
+            rows: shape ``(n, *event_shape)``; also ``(n, 1)`` for a scalar base, and ``(0,)``.
+            counted: whether they are added to the counts.
+
+        Raises:
+            TypeError: they do not hold numbers of the base's kind.
+            ValueError: they have the wrong shape.
+        """
+        if rows.is_complex() or rows.dtype == torch.bool:
+            raise TypeError(argument_error("data", "hold real numbers", rows.dtype))
+        if not rows.is_floating_point() and not self._support.is_discrete:
+            remedy = "Convert counts on purpose: data.to(torch.float32)."
+            constraint = "hold floating-point numbers for a continuous base"
+            raise TypeError(argument_error("data", constraint, rows.dtype, remedy))
+        example = self._example
+        event_shape = example.shape
+        if rows.shape == (0,):  # the number of columns of a table without rows is unknown
+            rows = rows.new_empty(0, *event_shape)
+        if rows.dim() == 2 and rows.shape[1] == 1 and not event_shape:
+            rows = rows.squeeze(1)  # a one-column table for a scalar base
+        if rows.dim() != 1 + len(event_shape) or rows.shape[1:] != event_shape:
+            wanted, given = (f"({', '.join(['n', *map(str, shape)])})" for shape in (event_shape, rows.shape[1:]))
+            raise ValueError(f"data must have shape {wanted} as the base has, got data of shape {given}.")
+        converted = rows.to(example)
+        usable = torch.isfinite(rows).to(example.device) & torch.isfinite(converted)
+        if not example.is_floating_point():
+            usable &= converted == rows.to(example.device)
+        usable = usable.reshape(len(rows), event_shape.numel()).all(1)
+        if not bool(usable.all()):
+            converted = converted[usable]
+        if counted:
+            outside = int((~self._support.check(converted)).sum()) if len(converted) else 0
+            read, unusable, before = self.counts
+            self.counts = RowCounts(read + len(rows), unusable + len(rows) - len(converted), before + outside)
+        return converted
+
+    def warn(self, counts: Sequence[RowCounts] = ()) -> None:
+        """Warns the owner once of rows that were left out, and once of those outside the support.
+
+        Args:
+            counts: of several processes, to be added up; by default these.
+        """
+        read, unusable, outside = map(sum, zip(*(counts or [self.counts]), strict=True))
+        if unusable:
+            wanted = "finite" if self._example.is_floating_point() else "whole"
+            count = f"{unusable:,} of {read:,} rows were left out"
+            warn_owner(f"{count}: they do not hold {wanted} numbers of {self._example.dtype}.")
+        if outside:
+            # Rows outside a box are legal: they are learned from but cannot be drawn.
+            count = f"{outside:,} of {read - unusable:,} rows lie"
+            warn_owner(f"{count} outside the support of the base and cannot be modelled there.")
+
+
+def is_frame(data: Any) -> bool:
     """Whether data come from pandas, which takes long to import: who has some has imported it."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame | pandas.Series)
@@ -121,17 +164,66 @@ def _frame_rows(frame: pd.DataFrame | pd.Series[Any]) -> Tensor:
     return torch.tensor(frame.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _stream_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
-    if isinstance(data, Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
-        if not isinstance(data, Sized):
-            raise TypeError(argument_error("data", "be a Dataset with a length", type(data).__name__))
-        parts = [_array_rows(_first(data[index])) for index in range(len(data))]
+def _all_rows(data: DataLoader[Any] | Dataset[Any]) -> Tensor:
+    if isinstance(data, DataLoader):
+        return concatenated([array_rows(_first(item)) for item in data], data)
+    items: Iterable[Any]
+    if isinstance(data, IterableDataset):
+        items = data
     else:
-        parts = [_array_rows(_first(item)) for item in data]
+        items = (data[index] for index in range(dataset_length(data)))
+    return stacked([array_rows(_first(item)) for item in items], data)
+
+
+def dataset_length(data: Dataset[Any]) -> int:
+    """Returns the number of rows of a Dataset.
+
+    Raises:
+        TypeError: it has none.
+    """
+    if not isinstance(data, Sized):
+        raise TypeError(argument_error("data", "be a Dataset with a length", type(data).__name__))
+    return len(data)
+
+
+def block_rows(item: Any) -> Tensor:
+    """Returns a block of rows as a tensor: a tensor, array or DataFrame, or a tuple or list that starts with one."""
+    item = _first(item) if isinstance(item, tuple) or _starts_with_rows(item) else item
+    return _frame_rows(item) if is_frame(item) else array_rows(item)
+
+
+def _starts_with_rows(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and (isinstance(item[0], Tensor | np.ndarray) or is_frame(item[0]))
+
+
+def one_row(item: Any) -> Tensor:
+    """Returns a row of a Dataset as a tensor, without a label beside it."""
+    return array_rows(_first(item))
+
+
+def stacked(rows: list[Tensor], data: Any) -> Tensor:
+    """Returns single rows as one tensor; ``(0,)`` for none.
+
+    Raises:
+        ValueError: they have different lengths.
+    """
+    return _joined(torch.stack, rows, data)
+
+
+def concatenated(blocks: list[Tensor], data: Any) -> Tensor:
+    """Returns blocks of rows as one tensor; ``(0,)`` for none.
+
+    Raises:
+        ValueError: their rows have different lengths.
+    """
+    return _joined(torch.cat, blocks, data)
+
+
+def _joined(join: Callable[[list[Tensor]], Tensor], parts: list[Tensor], data: Any) -> Tensor:
     if not parts:
         return torch.empty(0)
     try:
-        return torch.cat(parts) if isinstance(data, DataLoader) else torch.stack(parts)
+        return join(parts)
     except RuntimeError as error:
         raise ValueError(argument_error("data", "have rows of one length", type(data).__name__)) from error
 
@@ -141,7 +233,13 @@ def _first(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) else item
 
 
-def _array_rows(data: Any) -> Tensor:
+def array_rows(data: Any) -> Tensor:
+    """Returns a tensor or an array of numbers as a tensor that torch can compute with.
+
+    Raises:
+        TypeError: it holds no numbers, or is not dense.
+        ValueError: it has rows of different lengths.
+    """
     if isinstance(data, Tensor):
         if data.layout is not torch.strided or data.is_nested:
             raise TypeError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,20 +13,28 @@ from torch import Tensor
 from torch.distributions import Distribution
 from tqdm import tqdm
 
-from pyro_mbde._checks import argument_error, check_count, check_number, check_seed
+from pyro_mbde._checks import argument_error, check_choice, check_count, check_flag, check_number, check_seed
 from pyro_mbde._torch_state import seeded, single_thread, with_gradients
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import check_finite_epsilon, plan_calibration
-from pyro_mbde.density.base import PreparedBase, as_features, prepare
+from pyro_mbde.density.base import PreparedBase, as_features, convert_base, prepare
 from pyro_mbde.density.clipped_ratio import RATIO_SCALE, ClippedRatio, mean_logit
 from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.privacy.placement import filled_share_skew
 from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training.base_check import warn_of_leaks
-from pyro_mbde.training.data import to_rows
+from pyro_mbde.training.checkpoint import Checkpoint
 from pyro_mbde.training.fallback import coming_back, warn_owner
+from pyro_mbde.training.kept_fit import KeptFit, digest_of_base
+from pyro_mbde.training.opened_table import open_table
+from pyro_mbde.training.optimisation import Course, check_device
+from pyro_mbde.training.row_source import RowSource
 from pyro_mbde.training.weak_learner import WeakLearner
+from pyro_mbde.training.windows import WINDOW_ROWS, WINDOW_SLICES, derived_seed
+
+#: How several processes share the work of a fit.
+SPLITS = ("auto", "networks", "rows")
 
 
 class DensityRatio:
@@ -44,6 +55,18 @@ class DensityRatio:
         num_samples: rows to draw where ``fit`` is given a distribution.
         seed: for a reproducible fit; ``None`` draws from torch's global generator.
         progress: whether to show a progress bar.
+        device: where networks are trained, ``cpu`` or ``cuda``; ``None`` for where the base is. Rows are moved there
+            batch by batch. The ratio is brought back to the base's device.
+        ranks: the processes that fit together, from :func:`pyro_mbde.ranks.joined_ranks`; each is given the same
+            arguments and the same table.
+        split: how these share the work. With ``rows`` each trains all networks on its share of every batch, and
+            gradients are averaged once a step. With ``networks`` each trains some of the networks, on full batches of
+            its own, without waiting for another: a step takes about as long, but as many times more rows are read as
+            there are processes, at 1 to 2 microseconds each. ``auto`` takes ``networks`` where the ensemble can be
+            shared out evenly, and ``rows`` otherwise.
+        checkpoint: a file to keep the fit in, so that it can be taken up again; ``None`` to keep nothing. It stays
+            after the fit, with the trained networks: call ``trainer.checkpoint.remove()`` once the model is saved.
+        checkpoint_steps: steps after which it is written again, at least 1; also at an interrupt of a single process.
 
     References:
         Sugiyama, Suzuki, Kanamori. Density Ratio Estimation in Machine Learning. 2012. Chapter 4. Husain, Cranko, Nock.
@@ -66,6 +89,11 @@ class DensityRatio:
         num_samples: int = 10_000,
         seed: int | None = None,
         progress: bool = True,
+        device: str | torch.device | None = None,
+        ranks: Ranks = ALONE,
+        split: str = "auto",
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        checkpoint_steps: int = 100,
     ) -> None:
         self._prepared = prepare(base)
         self._given_base = base  # whose parameters may lie in the table's own memory
@@ -85,43 +113,127 @@ class DensityRatio:
         self.num_samples = check_count("num_samples", num_samples, minimum=2)
         self.seed = check_seed(seed)
         self.progress = progress
+        if not isinstance(ranks, Ranks):
+            raise TypeError(argument_error("ranks", "be Ranks, from joined_ranks", ranks))
+        self.ranks = ranks
+        self.split = check_choice("split", split, SPLITS)
+        if split == "networks" and ranks.size > self.ensemble_size:
+            remedy = "Pass split='rows', or start fewer processes."
+            constraint = f"be at most ensemble_size={self.ensemble_size} to share out networks"
+            raise ValueError(argument_error("ranks.size", constraint, ranks.size, remedy))
+        if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+            checkpoint = Checkpoint(checkpoint)
+        self.checkpoint = checkpoint
+        self.checkpoint_steps = check_count("checkpoint_steps", checkpoint_steps)
+        self.device = None if device is None else check_device(device)
+        self._training_base = self.base
+        if self.device is not None and self.device != self._prepared.draws.device:
+            self._training_base = convert_base(self.base, device=self.device)
 
     @property
     def base(self) -> Distribution:
         """The public base distribution."""
         return self._prepared.distribution
 
-    def fit(self, data: Any) -> LogRatio:
+    def fit(self, data: Any, resume: bool = False) -> LogRatio:
         """Learns the ratio of a table.
 
         Privacy:
-            The result is as sensitive as the table, as are warnings and the time taken. Whether there is a result does
-            not depend on the table's values or its number of rows: where training fails the ratio is 1 everywhere, and
-            a :class:`~pyro_mbde.FitWarning` says so. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems
-            to be made from the table, or the table to be scaled by its own moments.
+            The result is as sensitive as the table, as are warnings, the checkpoint and the time taken. Whether there
+            is a result does not depend on the table's values or its number of rows: where training fails the ratio is 1
+            everywhere, and a :class:`~pyro_mbde.FitWarning` says so. Files that are damaged, or change while they are
+            read, do raise. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table,
+            or the table to be scaled by its own moments, where all of it is held in memory.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw ``num_samples`` rows from.
+                or a Distribution to draw ``num_samples`` rows from. Also a table in slices, such as
+                :meth:`pyro_mbde.Schema.stream` returns, or an iterable of blocks of rows: of these, of Datasets and of
+                DataLoaders at most 131,072 rows are held in memory, a window, and others take their place as the fit
+                goes on, without replacement.
+            resume: whether to go on from the checkpoint, with the same settings and the same table. One process then
+                finds what it would have found without the interruption, bit by bit. If there is no checkpoint the fit
+                starts from the beginning, with a note, so that one command can be run again and again.
+
+        Raises:
+            ValueError: the checkpoint is damaged, of another version, or of a fit with other settings or another table.
         """
-        bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=not self.progress)
-        with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_rows(data, self._prepared, self.num_samples)
-            warn_of_leaks(self._given_base, data, rows)
-            positives = as_features(rows, self.base, self._prepared.dtype).clone()
-
-            def fresh_negatives(num_draws: int) -> Tensor:
-                draws = self.base.sample(torch.Size([num_draws]))
-                return as_features(draws, self.base, positives.dtype)
-
-            spread = self._prepared.feature_scale
+        if check_flag("resume", resume) and self.checkpoint is None:
+            remedy = "Name a file: DensityRatio(base, checkpoint=path)."
+            raise ValueError(argument_error("resume", "be False without a checkpoint", resume, remedy))
+        if self.checkpoint is not None and self.ranks.is_first:
+            self.checkpoint.warn_beside_card()
+        if self.device is not None and self.device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # so that its generators are seeded and kept too
+        seed = self.seed
+        if self.ranks.size > 1:
+            seed = self.ranks.broadcast(int(torch.randint(2**62, ())) if seed is None else seed)
+        hides = not self.progress or not self.ranks.is_first
+        bar = tqdm(total=self.weak_learner.num_steps, desc="density ratio", unit="step", disable=hides)
+        with bar, seeded(seed), single_thread(), with_gradients():
+            kept = KeptFit(self._settings(), self.ranks, self.checkpoint)
+            if resume:
+                kept.take_up()
+            table = open_table(data, self._prepared, self.num_samples, ranks=self.ranks)
+            if table.rows is not None and self.ranks.is_first:
+                warn_of_leaks(self._given_base, data, table.rows)
+            if self.checkpoint is not None or self.ranks.size > 1:
+                kept.check_table(table.source.fingerprint)
+            if kept.resumed is not None:
+                bar.update(kept.resumed["step"])
             with coming_back("The ratio is 1 everywhere: its densities are the base.") as failure:
-                networks = self.weak_learner.fit(
-                    positives, fresh_negatives, spread, num_classifiers=self.ensemble_size, on_step=bar.update
-                ).classifier
-            if failure.happened:
-                networks = self.weak_learner.indifferent(positives, spread, num_classifiers=self.ensemble_size)
-            return LogRatio(self._prepared, networks, progress=self.progress)
+                networks = self._train(table.source, kept, bar.update)
+            table.warn()
+            # In several processes the same networks, and the same draws for what follows.
+            with nullcontext() if self.ranks.size == 1 else seeded(derived_seed(seed or 0, self.ranks.size)):
+                if failure.happened:
+                    spread = self._prepared.feature_scale
+                    like = table.source.like
+                    networks = self.weak_learner.indifferent(like, spread, num_classifiers=self.ensemble_size)
+                return LogRatio(self._prepared, networks, progress=self.progress, ranks=self.ranks)
+
+    def _train(self, rows: RowSource, kept: KeptFit, on_step: Callable[[], object]) -> BoundedClassifiers:
+        """The trained ensemble, on the base's own device."""
+
+        def fresh_negatives(num_draws: int) -> Tensor:
+            draws = self._training_base.sample(torch.Size([num_draws]))
+            return as_features(draws, self._training_base, rows.like.dtype)
+
+        course = Course(
+            device=self.device,
+            ranks=self.ranks,
+            by_networks=self._splits_networks(),
+            keep=None if self.checkpoint is None else kept.keep,
+            keep_steps=self.checkpoint_steps,
+            resumed=kept.resumed,
+        )
+        hypothesis = self.weak_learner.fit(
+            rows,
+            fresh_negatives,
+            self._prepared.feature_scale,
+            num_classifiers=self.ensemble_size,
+            on_step=on_step,
+            course=course,
+        )
+        return hypothesis.classifier.to(rows.like.device)
+
+    def _splits_networks(self) -> bool:
+        """Whether processes share out networks, not rows."""
+        size = self.ranks.size
+        if self.split == "auto":
+            return 1 < size <= self.ensemble_size and self.ensemble_size % size == 0
+        return size > 1 and self.split == "networks"
+
+    def _settings(self) -> dict[str, str]:
+        """What two fits must have in common for one to take up the other; device and number of processes may differ."""
+        return {
+            "base": digest_of_base(self._prepared),
+            "weak_learner": repr(self.weak_learner),
+            "ensemble_size": str(self.ensemble_size),
+            "seed": str(self.seed),
+            "split": self.split,
+            "window": f"{WINDOW_SLICES} slices, {WINDOW_ROWS} rows",
+        }
 
     def __repr__(self) -> str:
         """Shows the settings, which are public."""

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyro_mbde.ranks import LostRankError
+
 #: Files whose lines tell a caller nothing: the library's own, and that of the context managers it uses.
 _INSIDE = (os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""), contextlib.__file__)
 
@@ -19,6 +21,13 @@ class FitWarning(UserWarning):
     Whether a fit raises must not depend on the table, so values and row counts never raise. Rows that cannot be used
     are left out, and where training fails the tilt is 0: the density is the public base then, under the same bounds,
     certificate and guarantee as any other.
+    """
+
+
+class ReadingError(Exception):
+    """Rows could not be read while a fit was under way; the cause is the error to be raised.
+
+    It is about files or about what a caller wrote, so :func:`coming_back` raises its cause.
     """
 
 
@@ -36,7 +45,8 @@ class FitFailure:
 def coming_back(consequence: str) -> Iterator[FitFailure]:
     """Runs a block of a fit, and turns what it raises into a :class:`FitWarning`.
 
-    Interrupts are raised.
+    Interrupts are raised, and so is what is about files and processes, not about rows: the cause of a
+    :class:`ReadingError`, and :class:`~pyro_mbde.ranks.LostRankError`.
 
     Args:
         consequence: what becomes of the fit where the block fails.
@@ -44,6 +54,10 @@ def coming_back(consequence: str) -> Iterator[FitFailure]:
     failure = FitFailure()
     try:
         yield failure
+    except ReadingError as error:
+        raise (error.__cause__ or error) from None
+    except LostRankError:
+        raise
     except Exception as error:  # an error would reveal something about the table
         failure.happened = True
         reason = str(error).rstrip(".") or "no reason given"

@@ -40,8 +40,8 @@ from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.density.tilt import Tilt
 from pyro_mbde.mcmc.run import run_mcmc
 from pyro_mbde.training.base_check import warn_of_leaks
-from pyro_mbde.training.data import to_rows
 from pyro_mbde.training.fallback import coming_back
+from pyro_mbde.training.opened_table import open_table
 from pyro_mbde.training.reweighting import reweight
 from pyro_mbde.training.rounds import RoundRecord
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -241,8 +241,9 @@ class MBDE:
             scaled by its own moments.
 
         Args:
-            data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
-                or a Distribution to draw ``num_samples`` rows from.
+            data: as for :meth:`pyro_mbde.DensityRatio.fit`. Of a table that is read in windows, :attr:`history` and
+                ``reweighted`` see the window that is in memory. There are no checkpoints, and a fit runs in one
+                process: :class:`~pyro_mbde.DensityRatio` has both.
 
         Returns:
             The fitted density; :attr:`history` holds a record of each round that was trained.
@@ -251,9 +252,10 @@ class MBDE:
         num_steps = self.num_rounds * self.weak_learner.num_steps
         bar = tqdm(total=num_steps, desc="MBDE", unit="step", disable=not self.progress)
         with bar, seeded(self.seed), single_thread(), with_gradients():
-            rows = to_rows(data, self._prepared, self.num_samples)
-            warn_of_leaks(self._given_base, data, rows)
-            positives = as_features(rows, self.base, self._prepared.dtype).clone()
+            table = open_table(data, self._prepared, self.num_samples)
+            if table.rows is not None:
+                warn_of_leaks(self._given_base, data, table.rows)
+            source, positives = table.source, table.source.like
             spread = self._prepared.feature_scale
             history: list[RoundRecord] = []
             classifiers: list[BoundedClassifiers] = []
@@ -263,7 +265,7 @@ class MBDE:
                 bar.set_description(f"MBDE round {index + 1}/{self.num_rounds}")
                 with coming_back(f"Rounds from {index + 1} on change nothing.") as failure:
                     negatives = as_features(self._draw(density), self.base, positives.dtype)
-                    hypothesis = self.weak_learner.fit(positives, negatives, spread, on_step=bar.update)
+                    hypothesis = self.weak_learner.fit(source, negatives, spread, on_step=bar.update)
                     if self.sharpen:
                         # Beyond 2^20 a clipped logit is a sign; theta itself may underflow to 0.
                         hypothesis.classifier.scale_logits(1 / max(theta, 2.0**-20))
@@ -273,6 +275,7 @@ class MBDE:
                 if failure.happened:
                     break
                 classifiers.append(hypothesis.classifier)
+                positives = source.held
                 c_p, c_q = hypothesis.classifier(positives), hypothesis.classifier(negatives)
                 seconds = time.perf_counter() - start
                 history.append(RoundRecord.of(index + 1, theta, hypothesis.loss, c_p, c_q, seconds))
@@ -280,6 +283,7 @@ class MBDE:
             classifiers += [indifferent] * (self.num_rounds - len(classifiers))
             with coming_back("The density is the base.") as failure:
                 density = self._finish(BoundedClassifiers.stack(classifiers), positives, plan)
+            table.warn()
             if failure.happened or density is None:
                 statistics = BoundedClassifiers.stack([indifferent] * self.num_rounds)
                 density = self._finish(statistics, positives[:0], plan)

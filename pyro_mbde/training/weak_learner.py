@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from pyro_mbde._checks import argument_error, check_choice, check_count, check_number
 from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
+from pyro_mbde.training.optimisation import Course, Optimisation
+from pyro_mbde.training.row_source import HeldRows, RowSource, check_rows
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
 
@@ -127,21 +128,24 @@ class WeakLearner:
 
     def fit(
         self,
-        positives: Tensor,
+        positives: Tensor | RowSource,
         negatives: Tensor | Callable[[int], Tensor],
         spread: LocationScale,
         *,
         num_classifiers: int = 1,
         on_step: Callable[[], object] = lambda: None,
+        course: Course | None = None,
     ) -> WeakHypothesis:
         """Trains one classifier, or several side by side on the same batches from different starts.
 
         Args:
-            positives: rows of P, shape ``(n, d)``.
+            positives: rows of P, shape ``(n, d)``, or what gives batches of them. With ``batch_size=None`` a batch is
+                all that is held in memory: of a table read in windows, the first window.
             negatives: draws of Q, shape ``(m, d)``; or what returns the number of fresh ones that it is asked for.
             spread: the base's location and scale.
             num_classifiers: how many to train.
             on_step: called after every step.
+            course: device, processes and what is kept on the way; by default one process that keeps nothing.
 
         Returns:
             The classifiers and their average loss. Private, both.
@@ -149,28 +153,12 @@ class WeakLearner:
         Raises:
             ValueError: there are no rows, or training diverged.
         """
-        if not len(positives):
-            raise ValueError("positives must have at least one row, got 0. Check which rows were left out.")
-        classifier = self._untrained(num_classifiers, positives, spread)
-        optimizer, scheduler = self._optimizer(classifier)
-        losses = []
-        for _ in range(self.num_steps):
-            batch_p = self._batch(positives)
-            batch_q = self._batch(negatives) if isinstance(negatives, Tensor) else negatives(len(batch_p))
-            logits = classifier.logits(torch.cat([batch_p, batch_q]))
-            loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
-            optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss * num_classifiers)  # each gets the gradient it would get by itself
-            optimizer.step()
-            if scheduler is not None:
-                scheduler.step()
-            losses.append(loss.detach())
-            on_step()
-        final_loss = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
-        if not math.isfinite(final_loss):
-            remedy = "Lower learning_rate, or drop rows far off the base, by a public rule."
-            raise ValueError(f"training must keep its loss finite. {remedy}")
-        return WeakHypothesis(classifier.requires_grad_(False).eval(), final_loss)
+        source = positives if isinstance(positives, RowSource) else HeldRows(positives)
+        check_rows(source.held)
+        untrained = self._untrained(num_classifiers, source.like, spread)
+        optimisation = Optimisation(untrained, self._optimizer, self.num_steps, self.batch_size, course or Course())
+        classifier, loss = optimisation.train(source, negatives, on_step)
+        return WeakHypothesis(classifier.requires_grad_(False).eval(), loss)
 
     def indifferent(self, like: Tensor, spread: LocationScale, *, num_classifiers: int = 1) -> BoundedClassifiers:
         """Returns classifiers of the same architecture that answer 0 everywhere, for a fit that failed.
@@ -199,11 +187,6 @@ class WeakLearner:
             classifier.loc.copy_(spread.loc)
             classifier.scale.copy_(spread.scale)
         return classifier
-
-    def _batch(self, rows: Tensor) -> Tensor:
-        if self.batch_size is None:
-            return rows
-        return rows[torch.randint(len(rows), (self.batch_size,), device=rows.device)]
 
     def _optimizer(
         self, classifier: BoundedClassifiers

@@ -20,7 +20,7 @@ from cli_words import FIT, ROOT, Run
 from schemas import TOML
 
 from pyro_mbde import Ledger, MollifiedExpFamily, Schema
-from pyro_mbde.cli.fit import Recipe
+from pyro_mbde.cli.recipe import Recipe
 from pyro_mbde.privacy.advice import advise
 from pyro_mbde.tables.files import TableModel
 

@@ -1,0 +1,158 @@
+"""A table of any kind, opened for a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from pyro_mbde.density.base import PreparedBase, as_features
+from pyro_mbde.ranks import ALONE, Ranks
+from pyro_mbde.training.data import (
+    RowChecks,
+    block_rows,
+    dataset_length,
+    is_frame,
+    one_row,
+    stacked,
+    to_rows,
+)
+from pyro_mbde.training.fallback import ReadingError
+from pyro_mbde.training.iterated_rows import IteratedRows
+from pyro_mbde.training.row_source import HeldRows, RowSource, Slices, WindowedRows
+from pyro_mbde.training.windows import WINDOW_SLICES
+
+#: Rows of a slice of a Dataset, and of a block of one that is a stream.
+_SLICE_ROWS = 4096
+
+
+class OpenedTable(NamedTuple):
+    """A table for a fit.
+
+    Attributes:
+        source: its batches.
+        rows: all rows as the base has them, or None if they are not all held.
+        warn: tells its owner once, at the end of a fit, which rows were left out.
+    """
+
+    source: RowSource
+    rows: Tensor | None
+    warn: Callable[[], None]
+
+
+def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *, ranks: Ranks = ALONE) -> OpenedTable:
+    """Opens a table of any kind for a fit over a base.
+
+    What fits one window (131,072 rows, or 32 slices of files) is held whole; other tables are read as a fit goes.
+
+    Args:
+        data: as for :func:`~pyro_mbde.training.data.to_rows`; or a table in slices
+            (:class:`~pyro_mbde.training.row_source.Slices`), or an iterable of blocks of rows.
+        base: the public base distribution.
+        num_samples: rows to draw where ``data`` is a distribution.
+        ranks: the processes that share the table. They have the same torch generator and the same data.
+
+    Raises:
+        TypeError: ``data`` is of no such kind, or its first block does not hold numbers of the base's kind.
+        ValueError: its first block has the wrong shape.
+    """
+    prepared = PreparedBase.of(base)
+    checks = RowChecks(prepared)
+
+    def to_features(rows: Tensor) -> Tensor:
+        # A copy: blocks may be views of what their owner goes on to change, or keep far more than a window in memory.
+        return as_features(rows, prepared.distribution, prepared.dtype).clone()
+
+    def usable(rows: Tensor, is_counted: bool) -> Tensor:
+        return checks.usable(rows, counted=is_counted)
+
+    like = to_features(prepared.draws[:0])
+
+    def held(rows: Tensor, fingerprint: str | None = None, warn: Callable[[], None] = lambda: None) -> OpenedTable:
+        return OpenedTable(HeldRows(to_features(rows), fingerprint), rows, warn)
+
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        data = _DatasetSlices(data)
+    if isinstance(data, Slices):
+
+        def warn() -> None:
+            _warn_of_all(checks, ranks if data.num_slices > WINDOW_SLICES else ALONE)
+            if ranks.is_first and hasattr(data, "warn"):
+                data.warn()
+
+        if data.num_slices <= WINDOW_SLICES:
+            return held(usable(data.read(range(data.num_slices)), True), data.fingerprint, warn)
+        return OpenedTable(WindowedRows(data, usable, to_features, like, _new_seed(), ranks), None, warn)
+    if isinstance(data, IterableDataset):
+        data = _StreamBlocks(data)
+    if isinstance(data, DataLoader | _StreamBlocks) or _holds_blocks(data, prepared):
+        first = RowChecks(prepared)
+        source = IteratedRows(data, block_rows, usable, to_features, like, _new_seed(), ranks)
+        try:
+            rows = source.begin(lambda rows, is_counted: first.usable(rows, counted=is_counted))
+        except ReadingError as error:
+            raise (error.__cause__ or error) from None
+        if source.fingerprint:
+            return OpenedTable(source, None, lambda: _warn_of_all(checks, ranks))
+        none = prepared.draws[:0]
+        return held(none if rows is None else rows, None, lambda: first.warn() if ranks.is_first else None)
+    return held(to_rows(data, prepared, num_samples))
+
+
+def _new_seed() -> int:
+    """A seed from torch's global generator."""
+    return int(torch.randint(2**62, ()))
+
+
+def _warn_of_all(checks: RowChecks, ranks: Ranks) -> None:
+    counts = ranks.gather(checks.counts)
+    if ranks.is_first:
+        checks.warn(counts)
+
+
+def _holds_blocks(data: Any, prepared: PreparedBase) -> bool:
+    """Whether data are an iterable of blocks: a list of tensors with rows, or what is not an array, a table or text."""
+    if isinstance(data, list | tuple):
+        first = data[0] if data else None
+        num_dims = 1 + len(prepared.draws.shape[1:])
+        return is_frame(first) or (isinstance(first, Tensor | np.ndarray) and first.ndim == num_dims)
+    if is_frame(data) or hasattr(data, "__array__") or isinstance(data, str | bytes | Mapping | set | frozenset):
+        return False
+    return isinstance(data, Iterable) and not isinstance(data, Tensor | Distribution)
+
+
+class _DatasetSlices:
+    """A Dataset with a length, read by index."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self._data, self._num_rows = data, dataset_length(data)
+        self.num_slices = -(-self._num_rows // _SLICE_ROWS)
+        self.fingerprint = f"{type(data).__name__} of {self._num_rows} rows"
+
+    def read(self, slices: Sequence[int]) -> Tensor:
+        """Returns the rows of slices."""
+        starts = (number * _SLICE_ROWS for number in slices)
+        places = (place for start in starts for place in range(start, min(start + _SLICE_ROWS, self._num_rows)))
+        return stacked([one_row(self._data[place]) for place in places], self._data)
+
+
+class _StreamBlocks:
+    """A Dataset that is a stream of rows, in blocks of them."""
+
+    def __init__(self, data: IterableDataset[Any]) -> None:
+        self._data = data
+
+    def __iter__(self) -> Any:
+        rows: list[Tensor] = []
+        for item in self._data:
+            rows.append(one_row(item))
+            if len(rows) == _SLICE_ROWS:
+                yield stacked(rows, self._data)
+                rows = []
+        if rows:
+            yield stacked(rows, self._data)

@@ -1,0 +1,274 @@
+"""One optimisation: alone or in several processes, on any device, kept and taken up again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyro_mbde._checks import argument_error
+from pyro_mbde._torch_state import generator_states, set_generator_states
+from pyro_mbde.density.statistics import BoundedClassifiers
+from pyro_mbde.ranks import ALONE, LostRankError, Ranks
+from pyro_mbde.training.ensemble_state import joined, part_of, part_of_networks, shares
+from pyro_mbde.training.fallback import ReadingError
+from pyro_mbde.training.interrupts import interrupts_put_off
+from pyro_mbde.training.row_source import HeldRows, RowSource
+from pyro_mbde.training.windows import derived_seed
+
+Optimizer = torch.optim.Optimizer
+Scheduler = torch.optim.lr_scheduler.LRScheduler
+
+
+@dataclass(frozen=True)
+class Course:
+    """How an optimisation is carried out; what it finds depends on it only by noise.
+
+    Attributes:
+        device: of networks, batches and draws; ``None`` for that of the rows.
+        ranks: the processes that work together.
+        by_networks: whether each trains networks of its own, or all train all of them on rows of their own.
+        keep: called with the state of all processes, in the first one; ``None`` to keep nothing.
+        keep_steps: steps after which it is called.
+        resumed: a state to go on from.
+    """
+
+    device: torch.device | None = None
+    ranks: Ranks = ALONE
+    by_networks: bool = False
+    keep: Callable[[dict[str, Any]], None] | None = None
+    keep_steps: int = 100
+    resumed: dict[str, Any] | None = None
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """Returns a device that networks can be trained on.
+
+    Raises:
+        TypeError: it is neither text nor a device.
+        ValueError: there is no such device here.
+    """
+    if not isinstance(device, str | torch.device):
+        raise TypeError(argument_error("device", "be a device, such as 'cpu' or 'cuda'", device))
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts that it has it
+        remedy = "This PyTorch sees no such device: leave device out, or install one that does."
+        raise ValueError(argument_error("device", "be a device of this machine", str(device), remedy)) from error
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(argument_error("device", "be of type cpu or cuda", str(device)))
+    return found
+
+
+class Optimisation:
+    """Networks on their way from random weights to trained ones.
+
+    Args:
+        networks: the whole ensemble, untrained; the same in all processes, as is torch's generator.
+        make_optimizer: called with the networks that this process trains.
+        num_steps: gradient steps.
+        batch_size: rows of P and of Q in a step, over all processes where these share rows; ``None`` for all.
+        course: how it is carried out.
+    """
+
+    def __init__(
+        self,
+        networks: BoundedClassifiers,
+        make_optimizer: Callable[[BoundedClassifiers], tuple[Optimizer, Scheduler | None]],
+        num_steps: int,
+        batch_size: int | None,
+        course: Course,
+    ) -> None:
+        ranks = course.ranks
+        self._course, self._ranks, self._num_steps = course, ranks, num_steps
+        self._shares = shares(networks.num_classifiers, ranks.size) if course.by_networks else None
+        self._averages = ranks.size > 1 and not course.by_networks
+        if self._averages and batch_size is not None:
+            batch_size = -(-batch_size // ranks.size)
+        self._batch_size = batch_size
+        self._device = networks.loc.device if course.device is None else course.device
+        own = networks if self._shares is None else part_of_networks(networks, self._shares[ranks.rank])
+        self._networks = own.to(self._device)
+        self._optimizer, self._scheduler = make_optimizer(self._networks)
+        self._step = 0
+        #: Sum of the losses of the last tenth of the steps.
+        self._late_loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._num_late = max(1, num_steps // 10)
+        if ranks.size > 1:  # draws of its own for each
+            _seed_all(derived_seed(int(torch.randint(2**62, ())), ranks.rank))
+
+    def train(
+        self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor], on_step: Callable[[], object]
+    ) -> tuple[BoundedClassifiers, float]:
+        """Makes all steps that are left.
+
+        Returns:
+            The whole ensemble, and its loss averaged over the last tenth of the steps, the same in all processes.
+
+        Raises:
+            ValueError: training diverged.
+            RuntimeError: it failed in another process.
+        """
+        if self._course.resumed is not None:
+            self._resume(self._course.resumed, positives)
+        keeps = self._course.keep is not None
+        failure: Exception | None = None
+        loss = self._late_loss
+        with interrupts_put_off(keeps and self._ranks.size == 1) as interrupted:
+            while self._step < self._num_steps:
+                is_kept = False
+                if failure is None:
+                    try:
+                        loss = self._gradient(positives, negatives)
+                    except (ReadingError, LostRankError):
+                        raise
+                    except Exception as error:
+                        if self._ranks.size == 1:
+                            raise
+                        failure = error  # in step with the others until all can stop
+                if self._averages:
+                    loss = self._average(None if failure else loss, failure)
+                if failure is None:
+                    self._update(loss)
+                self._step += 1
+                if keeps and self._step % self._course.keep_steps == 0 and self._step < self._num_steps:
+                    self._keep(positives, failure)
+                    is_kept = True
+                try:
+                    on_step()
+                except BaseException:
+                    if keeps and not is_kept and self._ranks.size == 1:
+                        self._keep(positives, None)
+                    raise
+                if interrupted() is not None:
+                    if not is_kept:
+                        self._keep(positives, None)
+                    return self._networks, math.nan  # the signal is raised at the end of the block
+            return self._finish(positives, failure)
+
+    def _gradient(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Tensor:
+        batch_p = positives.batch(self._batch_size)
+        if isinstance(negatives, Tensor):
+            batch_q = HeldRows(negatives).batch(self._batch_size)
+        else:
+            batch_q = negatives(len(batch_p))
+        rows = torch.cat([batch_p.to(self._device), batch_q.to(self._device)])
+        logits = self._networks.logits(rows)
+        loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
+        self._optimizer.zero_grad(set_to_none=True)
+        # Each network gets the gradient it would get by itself.
+        torch.autograd.backward(loss * self._networks.num_classifiers)
+        return loss.detach()
+
+    def _average(self, loss: Tensor | None, failure: Exception | None) -> Tensor:
+        """Averages gradients and loss over all processes, and raises in all of them if one failed."""
+        parameters = list(self._networks.parameters())
+        if failure is not None:
+            gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        else:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        notes = self._networks.loc.new_zeros(2)
+        notes[0], notes[1] = (0.0, 1.0) if loss is None else (loss, 0.0)
+        self._ranks.average([*gradients, notes])
+        if float(notes[1]):
+            _raise_alike(failure)
+        return notes[0]
+
+    def _update(self, loss: Tensor) -> None:
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        if self._step >= self._num_steps - self._num_late:
+            self._late_loss += loss
+
+    def _finish(self, positives: RowSource, failure: Exception | None) -> tuple[BoundedClassifiers, float]:
+        state = self._whole_state(positives, failure)
+        loss = state["late_loss"] / self._num_late
+        if not math.isfinite(loss):
+            remedy = "Lower learning_rate, or drop rows far off the base, by a public rule."
+            raise ValueError(f"training must keep its loss finite. {remedy}")
+        if self._course.keep is not None and self._ranks.is_first:
+            self._course.keep(state)
+        networks = self._networks
+        if self._ranks.size > 1:
+            whole = state["networks"]
+            config = {**networks.config(), "num_classifiers": len(whole["weights.0"])}
+            networks = BoundedClassifiers.from_state(config, whole).to(self._device).train(networks.training)
+        return networks, loss
+
+    def _keep(self, positives: RowSource, failure: Exception | None) -> None:
+        state = self._whole_state(positives, failure)
+        if self._course.keep is not None and self._ranks.is_first:
+            self._course.keep(state)
+
+    def _whole_state(self, positives: RowSource, failure: Exception | None) -> dict[str, Any]:
+        """The state of all processes, in the layout of the whole ensemble."""
+        own: dict[str, Any] = {
+            "step": self._step,
+            "late_loss": float(self._late_loss),
+            "position": positives.position(),
+            "generators": list(generator_states()),
+            "has_failed": failure is not None,
+        }
+        if self._shares is not None or self._ranks.is_first:
+            own["networks"] = _on_cpu(self._networks.state_dict())
+            own["optimizer"] = _on_cpu(self._optimizer.state_dict())
+            own["scheduler"] = {} if self._scheduler is None else dict(self._scheduler.state_dict())
+        states = self._ranks.gather(own)
+        if any(state["has_failed"] for state in states):
+            _raise_alike(failure)
+        whole = dict(states[0])
+        if self._shares is not None:
+            whole = joined(states)
+            losses = [len(share) * state["late_loss"] for share, state in zip(self._shares, states, strict=True)]
+            whole["late_loss"] = sum(losses) / self._shares[-1].stop
+        del whole["position"], whole["has_failed"]
+        whole["positions"] = [state["position"] for state in states]
+        whole["generators"] = [state["generators"] for state in states]
+        whole["late_losses"] = [state["late_loss"] for state in states]
+        return whole
+
+    def _resume(self, state: dict[str, Any], positives: RowSource) -> None:
+        rank, size = self._ranks.rank, self._ranks.size
+        own = state if self._shares is None else part_of(state, self._shares[rank])
+        self._networks.load_state_dict(own["networks"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(own["scheduler"])
+        self._optimizer.load_state_dict(own["optimizer"])
+        self._step = int(own["step"])
+        is_same_size = len(state["generators"]) == size
+        late_loss = state["late_losses"][rank] if is_same_size and self._shares is not None else state["late_loss"]
+        self._late_loss.fill_(late_loss)
+        positives.go_to(state["positions"])
+        generators: Sequence[Tensor] = state["generators"][rank if is_same_size else 0]
+        num_states = len(generator_states())
+        # Of more or fewer devices of CUDA: the CPU's state alone.
+        set_generator_states(tuple(generators) if len(generators) == num_states else (generators[0],))
+        if not is_same_size and size > 1:
+            _seed_all(derived_seed(int(torch.randint(2**62, ())), rank))
+
+
+def _seed_all(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    cuda: Any = torch.cuda  # torch leaves it unannotated
+    if cuda.is_initialized():
+        cuda.manual_seed_all(seed)
+
+
+def _on_cpu(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return state.detach().cpu().clone()
+    if isinstance(state, dict):
+        return {name: _on_cpu(value) for name, value in state.items()}
+    return [_on_cpu(value) for value in state] if isinstance(state, list) else state
+
+
+def _raise_alike(failure: Exception | None) -> NoReturn:
+    if failure is not None:
+        raise failure
+    raise RuntimeError("another process could not train, so all of them stop")
