@@ -38,7 +38,7 @@ COLUMNS = (
     Column("income", 0, 1_000_000, scale="log1p", distribution={"name": "lognorm", "s": 0.8, "scale": 30_000}),
     Column("visits", 0, 99, "integer", mean=7, sd=8),
     Column("children", 0, 12, "integer", mean=1.5, sd=1.5),
-    Column("admitted", "2012-01-01", "2027-12-31", kind="date"),
+    Column("admitted", "2012-01-01", "2027-12-31", kind="date", mean="2019-12-01", sd=700),
     Column("region", kind="category", levels=("north", "east", "south", "west", "abroad"), missing="level"),
     Column("health", kind="ordered", levels=("poor", "fair", "good", "excellent")),
 )
