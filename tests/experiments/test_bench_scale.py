@@ -144,7 +144,7 @@ def memory_records() -> list[dict[str, Any]]:
     return [
         {"command": command, "form": form, "rows": rows, "steps": 420, "is_default": True, "seconds": 9.0}
         | {"peak_bytes": 4e8 + rows, "own_seconds": {}}
-        for command in ("fit", "check")
+        for command in ("start", "start and certificate", "fit", "check")
         for form in ("parquet", "csv")
         for rows in (10_000, 1_000_000)
     ]
