@@ -45,7 +45,7 @@ _joined: _Joined | None = None
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that work together. Every method except ``claim`` is to be called by all of them.
+    """This process among those that work together. Unless said otherwise, a method is to be called by all.
 
     Attributes:
         rank: number of this process, from 0.
@@ -137,10 +137,20 @@ class Ranks:
             dist.all_gather(parts, padded, group=joined.patient)
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]).to(rows.device)
 
-    def send(self, value: Tensor) -> None:
-        """Sends a tensor to the first process, which calls :meth:`receive` with this rank."""
-        with self._together("sending results") as joined:
-            dist.send(value.detach().cpu().contiguous(), dst=0, group=joined.patient)
+    def send(self, value: Tensor, *, to: int = 0, seconds: float | None = None) -> None:
+        """Sends a tensor to another process, and waits until that one receives it.
+
+        Args:
+            value: the tensor.
+            to: rank of the other process, which calls :meth:`receive` with this one's.
+            seconds: how long to wait; ``None`` for as long as it takes.
+
+        Raises:
+            LostRankError: the other process ended, or did not receive in time.
+        """
+        with self._together(f"sending to process {to}") as joined:
+            work: Any = dist.isend(value.detach().cpu().contiguous(), dst=to, group=joined.patient)
+            _wait(work, seconds)
 
     def receive(self, rank: int, like: Tensor, *, seconds: float | None = None) -> Tensor:
         """Returns what a process sends to this one.
@@ -155,10 +165,7 @@ class Ranks:
         """
         with self._together(f"waiting for process {rank}") as joined:
             work: Any = dist.irecv(like, src=rank, group=joined.patient)
-            if seconds is None:
-                work.wait()
-            else:
-                work.wait(timedelta(seconds=seconds))
+            _wait(work, seconds)
         return like
 
     def claim(self, name: str) -> bool:
@@ -187,6 +194,13 @@ class Ranks:
                 f"own message says why, if there is one. Start all of them again, with --resume where a fit kept a "
                 f"checkpoint."
             ) from error
+
+
+def _wait(work: Any, seconds: float | None) -> None:
+    if seconds is None:
+        work.wait()
+    else:
+        work.wait(timedelta(seconds=seconds))
 
 
 #: One process by itself.

@@ -20,6 +20,7 @@ from pyro_mbde.cli.errors import USER_ERRORS, error_text, is_unexpected
 from pyro_mbde.cli.fit import fit_command
 from pyro_mbde.cli.forward import bench_command, reproduce_command
 from pyro_mbde.cli.preview import preview_command
+from pyro_mbde.cli.ranked import check_one_process, speaker
 from pyro_mbde.cli.release import release_command
 from pyro_mbde.cli.report import report_command
 from pyro_mbde.cli.schema import schema_group
@@ -54,19 +55,24 @@ class Application(click.Group):
         try:
             outcome = self._start(*args, **extra)
             return outcome if isinstance(outcome, int) else 0
-        except click.Abort:
-            tell("Interrupted.")
+        except click.Abort as error:
+            if speaker(error) is not None:
+                tell("Interrupted.")
             return INTERRUPTED
         except click.ClickException as error:
             shown = io.StringIO()
             error.show(shown)
-            tell(shown.getvalue().rstrip("\n"))
+            whose = speaker(error)
+            if whose is not None:
+                tell(whose + shown.getvalue().rstrip("\n"))
             return error.exit_code
         except USER_ERRORS as error:
             if os.environ.get("PYRO_MBDE_DEBUG", "0") != "0":
                 raise
-            tell(f"Error: {error_text(error)}")
-            if is_unexpected(error):
+            whose = speaker(error)
+            if whose is not None:
+                tell(f"Error: {whose}{error_text(error)}")
+            if whose is not None and is_unexpected(error):
                 tell(f"This is a {type(error).__name__}; PYRO_MBDE_DEBUG=1 shows where it comes from.")
             return BUDGET_REFUSED if _is_refusal(error) else USER_ERROR
 
@@ -110,11 +116,13 @@ Set PYRO_MBDE_DEBUG=1 to see where an error comes from. Completion of commands a
 )
 @config_option
 @click.version_option(version("pyro_mbde"), prog_name="pyro-mbde")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Fit integrally private densities to tables, hand out rows drawn from them, and keep the budget.
 
     Epsilon, delta, skew, the schema and the number of rows must be chosen without looking at the table or at a result.
     """
+    check_one_process(ctx.invoked_subcommand)
 
 
 for command in (

@@ -22,19 +22,21 @@ class Console:
     Attributes:
         as_json: whether the answer is one JSON document.
         quiet: whether to leave out notes and progress.
+        silent: whether to say nothing at all: of several processes, all but the first.
     """
 
     as_json: bool
     quiet: bool
+    silent: bool = False
 
     @property
     def progress(self) -> bool:
         """Whether to show progress bars: on a terminal, unless told to be quiet."""
-        return not self.quiet and is_terminal(sys.stderr)
+        return not (self.quiet or self.silent) and is_terminal(sys.stderr)
 
     def note(self, text: str) -> None:
         """Writes a note to standard error, unless told to be quiet."""
-        if not self.quiet:
+        if not (self.quiet or self.silent):
             tell(text)
 
     def notes(self, texts: list[str]) -> list[str]:
@@ -45,7 +47,8 @@ class Console:
 
     def warn(self, text: str) -> None:
         """Writes a warning to standard error, with --quiet too."""
-        tell(f"Warning: {text}")
+        if not self.silent:
+            tell(f"Warning: {text}")
 
     def confirm(self, facts: str, question: str, *, yes: bool) -> bool:
         """Asks on a terminal. Without one, or with ``yes``, the answer is yes."""
@@ -66,6 +69,8 @@ class Console:
         Raises:
             OSError: it cannot be written and nothing else was done. A reader who left early is not an error.
         """
+        if self.silent:
+            return
         try:
             write_line(sys.stdout, json.dumps(plain(document), indent=2) if self.as_json else text)
         except OSError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
+from pyro_mbde.cli.ranked import command_ranks, is_first_process
 from pyro_mbde.cli.recipe import RATIO, Recipe, recipe_options
 from pyro_mbde.cli.running import Running, running_options
 from pyro_mbde.cli.shared import (
@@ -27,6 +28,11 @@ from pyro_mbde.cli.shared import (
     shared_options,
 )
 from pyro_mbde.cli.table import TABLE_FORMAT, table_options
+
+if TYPE_CHECKING:
+    from pyro_mbde import Schema
+    from pyro_mbde.density.mixed_base import MixedBase
+    from pyro_mbde.tables.files import TableModel
 
 
 @click.command(
@@ -115,24 +121,50 @@ def fit_command(
         raise click.UsageError("Missing option '--output'.", ctx)
     assert recipe is not None  # else its options would have said so
     running.check(recipe.method, RATIO)
-    check_output(ctx, output, force=force)
-    checkpoint = _check_checkpoint(output, resume=running.resume, force=force)
-    columns, base = find_base(ctx, console, schema, public_rows, dependence, csv_format)
-    from pyro_mbde._checks import counted
-    from pyro_mbde.privacy.advice import advise
+    checkpoint = output.with_name(f"{output.name}.checkpoint")
+    if is_first_process():
+        check_output(ctx, output, force=force)
+        _check_checkpoint(checkpoint, resume=running.resume, force=force)
+    with command_ranks(console) as (ranks, spoken):
+        columns, base = find_base(ctx, spoken, schema, public_rows, dependence, csv_format)
+        running = replace(running, ranks=ranks, checkpoint=checkpoint)
+        model = _fit(spoken, recipe, running, base, table, columns, csv_format, seed)
+        if ranks.is_first:
+            if output.exists():
+                _compare(spoken, output, model)
+            model.save(output)
+            checkpoint.unlink(missing_ok=True)
+            _answer(spoken, output, recipe, model)
+
+
+def _fit(
+    console: Console,
+    recipe: Recipe,
+    running: Running,
+    base: MixedBase,
+    table: tuple[Path, ...],
+    columns: Schema,
+    csv_format: dict[str, str],
+    seed: int | None,
+) -> TableModel:
+    """Reads the table, and fits the density."""
     from pyro_mbde.tables.files import TableModel
     from pyro_mbde.tables.streams import TableStream, open_table
 
     recipe.trainer(base, running=running)  # arguments are checked before the table is read
     rows = open_table(table, columns, **csv_format)
-    if recipe.method == RATIO and (isinstance(rows, TableStream) or running.resume or running.checkpoint_steps):
-        running = replace(running, checkpoint=checkpoint)
+    if not (isinstance(rows, TableStream) or running.resume or running.checkpoint_steps):
+        running = replace(running, checkpoint=None)
     train = recipe.trainer(base, seed=seed, progress=console.progress, running=running)
-    model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
-    if output.exists():
-        _compare(console, output, model)
-    model.save(output)
-    checkpoint.unlink(missing_ok=True)
+    return TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+
+
+def _answer(console: Console, output: Path, recipe: Recipe, model: TableModel) -> None:
+    """Says what was fitted; from public facts alone."""
+    from pyro_mbde._checks import counted
+    from pyro_mbde.privacy.advice import advise
+
+    assert model.schema is not None
     guarantee = model.density.guarantee
     calibrated = model.density.certificate is not None  # a requested certificate may not be possible
     if recipe.rows is None:
@@ -144,7 +176,7 @@ def fit_command(
         "model": output,
         "recipe": asdict(recipe),
         "guarantee": asdict(guarantee),
-        "columns": columns.to_dict()["columns"],
+        "columns": model.schema.to_dict()["columns"],
         "advice": console.notes(remarks),
     }
     certificate = f", delta {guarantee.delta:g} once" if guarantee.delta else ""
@@ -179,13 +211,11 @@ def _check_table(
     console.note("Nothing was fitted or spent. What is said here depends on the table: keep it to yourself.")
 
 
-def _check_checkpoint(output: Path, *, resume: bool, force: bool) -> Path:
-    """Returns the file for a fit's checkpoint; raises if one is there that was not asked for."""
-    path = output.with_name(f"{output.name}.checkpoint")
+def _check_checkpoint(path: Path, *, resume: bool, force: bool) -> None:
+    """Raises if there is a checkpoint that was not asked for."""
     if path.exists() and not resume and not force:
         text = f"{str(path)!r} is there: a fit of this model was interrupted."
         raise FileExistsError(f"{text} Pass --resume to go on from it, or --force to start again.")
-    return path
 
 
 def _compare(console: Console, path: Path, model: Any) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
+from pyro_mbde.cli.ranked import command_ranks, held_off_termination
 from pyro_mbde.cli.shared import (
     EXAMPLES,
     EXISTING,
@@ -19,6 +22,10 @@ from pyro_mbde.cli.shared import (
     open_ledger,
     shared_options,
 )
+
+if TYPE_CHECKING:
+    from pyro_mbde.ranks import Ranks
+    from pyro_mbde.tables.files import TableModel
 
 
 @click.command(
@@ -69,13 +76,42 @@ def release_command(
     may exist. Rows and card are public, and so is everything that this command prints. Rows that were charged and
     cannot be written are printed. Once rows are charged and written, the exit code is 0, even if nothing can be
     printed.
+
+    Several processes draw the rows together if they are started by torchrun: `torchrun --nproc-per-node=2 -m pyro_mbde
+    release ...`. The first one charges, writes and speaks.
     """
+    with command_ranks(console) as (ranks, spoken):
+        from pyro_mbde.tables.files import TableModel
+
+        fitted = TableModel.load(model)
+        if not ranks.is_first:
+            from pyro_mbde.sampling.ranked import serve_draws
+
+            serve_draws(fitted.density, ranks)
+            return
+        with contextlib.nullcontext() if ranks.size == 1 else held_off_termination():
+            _release(spoken, ranks, fitted, model, num_rows, ledger, account, output, purpose, who, variable_time, seed)
+
+
+def _release(
+    console: Console,
+    ranks: Ranks,
+    fitted: TableModel,
+    model: Path,
+    num_rows: int | None,
+    ledger: str,
+    account: str,
+    output: Path,
+    purpose: str,
+    who: str | None,
+    variable_time: bool,
+    seed: int | None,
+) -> None:
+    """Charges, draws, writes and says so, in the first process."""
     from pyro_mbde._checks import counted, shown
     from pyro_mbde.density.base import PreparedBase
     from pyro_mbde.privacy.advice import advise
-    from pyro_mbde.tables.files import TableModel
 
-    fitted = TableModel.load(model)
     rows_of_batch = PreparedBase.of(fitted.density.base).num_rows
     if num_rows is None:
         if rows_of_batch is None:
@@ -95,6 +131,7 @@ def release_command(
                 who=who,
                 columns=fitted.schema,
                 seed=seed,
+                ranks=ranks,
                 constant_time=not variable_time,
                 progress=console.progress and not variable_time,  # its pace depends on the table
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pyro_mbde.cli.console import Console
-from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, check_output, force_option, library, shared_options
+from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, PLACE, check_output, force_option, library, shared_options
 from pyro_mbde.cli.table import TABLE_OPTIONS, format_of, table_options
 
 #: Endings of what a release writes for people to read, and of tables.
@@ -32,7 +32,12 @@ class _TableOfFit(click.Command):
 """,
 )
 @click.argument("file", type=EXISTING)
-@click.option("--table", type=EXISTING, help="The table that the model was fitted to.")
+@click.option(
+    "--table",
+    type=PLACE,
+    multiple=True,
+    help="The table that the model was fitted to: a file, a folder or a pattern; may be given several times.",
+)
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
 @click.option("--target", metavar="NAME", help="Column to predict: trained on released rows, tested on the table.")
 @table_options
@@ -43,7 +48,7 @@ def report_command(
     ctx: click.Context,
     console: Console,
     file: Path,
-    table: Path | None,
+    table: tuple[Path, ...],
     output: Path | None,
     target: str | None,
     csv_format: dict[str, str],
@@ -58,22 +63,25 @@ def report_command(
     --sep, --decimal or --encoding say otherwise.
     """
     if file.suffix == ".json":
-        if table is not None or output is not None or target is not None:
+        if table or output is not None or target is not None:
             raise click.UsageError("--table, --target and --output are for models; a card is shown.")
         _show_card(console, file)
         return
     if file.name.endswith(RELEASED):
         raise click.UsageError(_no_model(file))
-    if target is not None and table is None:
+    if target is not None and not table:
         raise click.UsageError("--target needs the table: what is learned is tested on it. Add --table.")
     output = output or file.with_name(f"{file.stem}.report.html")
     check_output(ctx, output, force=force)
-    from pyro_mbde.tables.files import TableModel, read_table
+    from pyro_mbde.tables.files import TableModel
+    from pyro_mbde.tables.streams import read_sample
 
     model = TableModel.load(file)
     rows = None
-    if table is not None:
-        rows = read_table(table, **format_of(ctx, csv_format, model.settings))
+    if table:
+        rows, is_whole = read_sample(table, model.schema, **format_of(ctx, csv_format, model.settings))
+        if not is_whole:
+            console.note(f"The table is large: the report is on {len(rows):,} rows of it, in parts chosen at random.")
     report = library().private_report(model.density, rows, path=output, columns=model.schema, target=target)
     verdict = report["comparison"]["verdict"]
     told, lines = report["prediction"], [str(output), verdict]

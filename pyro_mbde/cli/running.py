@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyro_mbde.cli.numbers import Whole
+from pyro_mbde.cli.ranked import num_processes
 
 if TYPE_CHECKING:
     from pyro_mbde.ranks import Ranks
@@ -56,6 +57,8 @@ class Running:
             "--resume": self.resume,
             "--checkpoint-steps": self.checkpoint_steps is not None,
         }
+        if method != ratio and num_processes() > 1:
+            raise click.UsageError(f"--method {method} runs in one process. Run it without torchrun.")
         if method != ratio and (wrong := [name for name, is_given in given.items() if is_given]):
             raise click.UsageError(f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} for --method {ratio}.")
 

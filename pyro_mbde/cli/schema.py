@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pyro_mbde.cli.console import Console
-from pyro_mbde.cli.shared import EXAMPLES, EXISTING, OUTPUT, check_output, force_option, shared_options
+from pyro_mbde.cli.shared import EXAMPLES, OUTPUT, PLACE, check_output, force_option, shared_options
 from pyro_mbde.cli.table import table_options
 
 
@@ -32,14 +32,19 @@ def schema_group() -> None:
   pyro-mbde schema draft patients.csv --sep ";" --decimal , -o schema.toml
 """,
 )
-@click.argument("table", type=EXISTING)
+@click.argument("table", type=PLACE, nargs=-1, required=True)
 @click.option("-o", "--output", type=OUTPUT, metavar="TOML", help="File for the draft.  [default: standard output]")
 @table_options
 @force_option
 @shared_options
 @click.pass_context
 def draft_command(
-    ctx: click.Context, console: Console, table: Path, output: Path | None, csv_format: dict[str, str], force: bool
+    ctx: click.Context,
+    console: Console,
+    table: tuple[Path, ...],
+    output: Path | None,
+    csv_format: dict[str, str],
+    force: bool,
 ) -> None:
     """Write a schema with the names and kinds of TABLE's columns, and a question where the codebook must be consulted.
 
@@ -51,9 +56,10 @@ def draft_command(
         check_output(ctx, output, force=force)
     from pyro_mbde.private_files import write_atomically
     from pyro_mbde.tables.draft import draft_schema
-    from pyro_mbde.tables.files import read_table
+    from pyro_mbde.tables.streams import read_sample
 
-    text = draft_schema(read_table(table, **csv_format), table.name)
+    frame, _ = read_sample(table, None, **csv_format)
+    text = draft_schema(frame, table[0].name if len(table) == 1 else "the table")
     if output is None:
         console.answer({"schema": text}, text.rstrip())
     else:

@@ -21,12 +21,14 @@ from pyro_mbde.ledger.ledger import Ledger
 from pyro_mbde.mcmc.chains import Chains
 from pyro_mbde.privacy.accounting import TotalCost, compose
 from pyro_mbde.privacy.guarantee import Guarantee
+from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.releases.card import card_json, card_page, make_card
 from pyro_mbde.releases.columns import released_columns, row_base, schema_of, to_frame
 from pyro_mbde.releases.writing import ReleasePaths, encode_rows, release_paths, write_together
 from pyro_mbde.sampling.fresh import FreshDraws
 from pyro_mbde.sampling.plan import DrawPlan, draws_of_rows, plan_draws
 from pyro_mbde.sampling.private import draw_rows
+from pyro_mbde.sampling.ranked import DrawingRanks
 from pyro_mbde.tables.schema import Schema
 
 #: Columns of a release that one line shows at most.
@@ -86,6 +88,7 @@ def release(
     constant_time: bool = True,
     seed: int | None = None,
     progress: bool = True,
+    ranks: Ranks = ALONE,
 ) -> Release:
     r"""Charges rows to an account, draws them, and writes them with a card that says what is guaranteed.
 
@@ -130,12 +133,15 @@ def release(
             not covered.
         seed: for tests only. The rows are not private then, and a warning and the card say so.
         progress: whether to show a progress bar when it takes more than a second.
+        ranks: processes that draw the rows together (:func:`~pyro_mbde.joined_ranks`). The first one calls this
+            function; the others call :func:`~pyro_mbde.sampling.ranked.serve_draws` and neither charge nor write.
 
     Returns:
         Rows, card and charge.
 
     Raises:
         BudgetExceededError: the account cannot afford it or is closed, or the density is charged to another account.
+        LostRankError: another process ended before anything was charged. Afterwards its rows are drawn in this one.
         FileExistsError: there is a file of that name, or of its card's.
         ImportError: a ``.parquet`` file is wanted and pyarrow is missing.
         TypeError: ``q`` is something that is not private to hand out.
@@ -158,43 +164,47 @@ def release(
         >>> released.rows.shape, released.card["cost_of_this_release"], released.card["account"]["epsilon_left"]
         ((2, 1), {'epsilon': 2.0, 'delta': 0.0, 'rule': 'pure composition'}, 1.0)
     """
-    _check_releasable(q)
-    plan = plan_draws(q, num_steps=num_steps, constant_time=constant_time)
-    num_draws = draws_of_rows(q, plan, num_rows)
-    check_seed(seed)
-    for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
-        if not isinstance(text, str):
-            raise TypeError(argument_error(name, "be a string", text))
-    named, schema = released_columns(q, columns), schema_of(q, columns)
-    paths = None if path is None else release_paths(path)
-    opened = ledger.account(account)
-    facts: dict[str, Any] = {
-        "num_draws": num_draws,
-        "columns": named,
-        "plan": plan,
-        "cost": _cost(plan.guarantee, num_draws, opened),
-        "version": __version__,
-        "purpose": purpose,
-        "who": who,
-        "test_only": seed is not None,
-        "schema": schema,
-    }
-    # All but the date and the account's new state is known: a card that cannot be made is found out now.
-    rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
-    card_json(rehearsed)
-    card_page(rehearsed)
-    try:
-        charge = ledger.charge(account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who)
-    except BudgetExceededError as error:
-        raise BudgetExceededError(_of_rows(str(error), PreparedBase.of(q.base).num_rows)) from error.__cause__
-    assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
-    card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
-    values = _draw(q, plan, num_draws, seed, progress)
-    rows = values.reshape(-1, *row_base(q).event_shape)  # batch after batch
-    released = Release(to_frame(rows, named, schema), card, charge)
-    if paths is not None:
-        _write(paths, released)
-    return released
+    with DrawingRanks(ranks) as drawing:
+        _check_releasable(q)
+        plan = plan_draws(q, num_steps=num_steps, constant_time=constant_time)
+        num_draws = draws_of_rows(q, plan, num_rows)
+        check_seed(seed)
+        for name, text in (("account", account), ("purpose", purpose), ("who", "" if who is None else who)):
+            if not isinstance(text, str):
+                raise TypeError(argument_error(name, "be a string", text))
+        named, schema = released_columns(q, columns), schema_of(q, columns)
+        paths = None if path is None else release_paths(path)
+        opened = ledger.account(account)
+        facts: dict[str, Any] = {
+            "num_draws": num_draws,
+            "columns": named,
+            "plan": plan,
+            "cost": _cost(plan.guarantee, num_draws, opened),
+            "version": __version__,
+            "purpose": purpose,
+            "who": who,
+            "test_only": seed is not None,
+            "schema": schema,
+        }
+        # All but the date and the account's new state is known: a card that cannot be made is found out now.
+        rehearsed = make_card(q, **facts, account=opened, spent=facts["cost"], date="")
+        card_json(rehearsed)
+        card_page(rehearsed)
+        drawing.compare(q)
+        try:
+            charge = ledger.charge(
+                account, plan.guarantee, num_draws, fingerprint=q.fingerprint, purpose=purpose, who=who
+            )
+        except BudgetExceededError as error:
+            raise BudgetExceededError(_of_rows(str(error), PreparedBase.of(q.base).num_rows)) from error.__cause__
+        assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
+        card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
+        values = _draw(drawing, q, plan, num_draws, seed, progress)
+        rows = values.reshape(-1, *row_base(q).event_shape)  # batch after batch
+        released = Release(to_frame(rows, named, schema), card, charge)
+        if paths is not None:
+            _write(paths, released)
+        return released
 
 
 def _of_rows(refusal: str, rows_of_batch: int | None) -> str:
@@ -206,14 +216,25 @@ def _of_rows(refusal: str, rows_of_batch: int | None) -> str:
     return f"{refusal} A draw of this density is a batch of {counted(rows_of_batch, 'row')}."
 
 
-def _draw(q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, seed: int | None, progress: bool) -> Tensor:
+def _draw(
+    drawing: DrawingRanks, q: MollifiedExpFamily, plan: DrawPlan, num_draws: int, seed: int | None, progress: bool
+) -> Tensor:
     """Draws what is paid for; without a progress bar where it cannot be written."""
+
+    def draw(progress: bool) -> Tensor:
+        return drawing.draw(
+            plan,
+            num_draws,
+            lambda count: draw_rows(q, plan, count, seed=seed, progress=progress),
+            alone=seed is not None,
+        )
+
     try:
-        return draw_rows(q, plan, num_draws, seed=seed, progress=progress)
+        return draw(progress)
     except OSError:
         if not progress:
             raise
-        return draw_rows(q, plan, num_draws, seed=seed, progress=False)
+        return draw(progress=False)
 
 
 def _resolutions(card: Mapping[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -148,8 +149,8 @@ def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | Ta
     Returns:
         Tensor of shape ``(n, d)``, as :meth:`pyro_mbde.Schema.to_tensor` gives it, or a stream.
     """
-    opened = _opened(places, schema, csv_format)
-    return opened if isinstance(opened, TableStream) else schema.to_tensor(opened)
+    files = _large_files(places, csv_format)
+    return schema.to_tensor(_whole(places, schema, csv_format)) if files is None else TableStream(files, schema)
 
 
 def check_table(places: Places, schema: Schema, *, progress: bool = False, **csv_format: Any) -> TableCheck:
@@ -161,52 +162,73 @@ def check_table(places: Places, schema: Schema, *, progress: bool = False, **csv
         progress: whether to show a progress bar.
         csv_format: as for :func:`open_table`.
     """
-    opened = _opened(places, schema, csv_format)
-    if not isinstance(opened, TableStream):
-        return TableCheck(tuple(map(str, opened.columns)), len(opened), len(schema.to_tensor(opened)))
-    with tqdm(total=opened.num_slices, desc="table", unit="slice", disable=not progress) as bar:
-        for start in range(0, opened.num_slices, MAX_WHOLE_SLICES):
-            part = range(start, min(start + MAX_WHOLE_SLICES, opened.num_slices))
-            opened.read(part)
+    files = _large_files(places, csv_format)
+    if files is None:
+        frame = _whole(places, schema, csv_format)
+        return TableCheck(tuple(map(str, frame.columns)), len(frame), len(schema.to_tensor(frame)))
+    stream = TableStream(files, schema)
+    with tqdm(total=files.num_slices, desc="table", unit="slice", disable=not progress) as bar:
+        for start in range(0, files.num_slices, MAX_WHOLE_SLICES):
+            part = range(start, min(start + MAX_WHOLE_SLICES, files.num_slices))
+            stream.read(part)
             bar.update(len(part))
-    opened.warn()
-    names = dict.fromkeys(name for file in opened.files.files for name in file.names)
-    return TableCheck(tuple(names), *opened.num_counted)
+    stream.warn()
+    names = dict.fromkeys(name for file in files.files for name in file.names)
+    return TableCheck(tuple(names), *stream.num_counted)
 
 
-def _opened(places: Places, schema: Schema, csv_format: dict[str, Any]) -> pd.DataFrame | TableStream:
-    """The table of a small table's files, or a stream."""
-    from pyro_mbde.tables.files import read_table
+def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any) -> tuple[pd.DataFrame, bool]:
+    """Returns a table as a DataFrame: whole if it is small, and otherwise 32 of its slices, chosen at random.
 
+    Args:
+        places: as for :func:`open_table`.
+        schema: of the table, if its files should be joined by the names there.
+        csv_format: as for :func:`open_table`.
+
+    Returns:
+        The rows, and whether they are all of the table.
+    """
+    import pandas as pd
+
+    files = _large_files(places, csv_format)
+    if files is None:
+        return _whole(places, schema, csv_format), True
+    chosen = np.random.default_rng(0).choice(files.num_slices, min(MAX_WHOLE_SLICES, files.num_slices), replace=False)
+    return pd.concat([frame for _, frame in files.frames(chosen.tolist())], ignore_index=True), False
+
+
+def _large_files(places: Places, csv_format: dict[str, Any]) -> RowFiles | None:
+    """The files of a table that is too large to be read whole; None for a small one."""
     single = places if isinstance(places, str | os.PathLike) else places[0] if len(places) == 1 else None
     if single is not None and not os.path.isdir(single) and not is_pattern(single) and not is_table(single):
-        return read_table(single, **csv_format)  # which says what is wrong
+        return None  # reading it says what is wrong
     paths = find_paths(places)
     num_bytes = sum(os.path.getsize(path) for path in paths)
-    if num_bytes > MAX_WHOLE_BYTES or paths[0].lower().endswith(".parquet"):
-        files = RowFiles.find(paths, **csv_format)
-        if files.num_slices > MAX_WHOLE_SLICES or not paths[0].lower().endswith(".parquet"):
-            return TableStream(files, schema)
-    return _joined(paths, schema, csv_format)
+    if not paths[0].lower().endswith(".parquet"):
+        return RowFiles.find(paths, **csv_format) if num_bytes > MAX_WHOLE_BYTES else None
+    files = RowFiles.find(paths, **csv_format)
+    return files if files.num_slices > MAX_WHOLE_SLICES else None
 
 
-def _joined(paths: list[str], schema: Schema, csv_format: dict[str, str]) -> pd.DataFrame:
-    """All rows of small files."""
+def _whole(places: Places, schema: Schema | None, csv_format: dict[str, str]) -> pd.DataFrame:
+    """All rows of a small table."""
     import pandas as pd
 
     from pyro_mbde.tables.files import read_table
 
+    several = [places] if isinstance(places, str | os.PathLike) else list(places)
+    if len(several) == 1 and not os.path.isdir(several[0]) and not is_pattern(several[0]):
+        return read_table(several[0], **csv_format)
+    paths = find_paths(places)
     frames = [read_table(path, **csv_format) for path in paths]
-    if len(frames) == 1:
-        return frames[0]
+    if schema is None or len(frames) == 1:
+        return pd.concat(frames, ignore_index=True)
     for path, frame in zip(paths, frames, strict=True):
         _check_names(path, tuple(map(str, frame.columns)), schema)
-    names = [same_names(schema.names, list(map(str, frame.columns))) for frame in frames]
-    same = [
-        frame.set_axis([str(label) for label in frame.columns], axis=1).rename(columns=renamed)
-        for frame, renamed in zip(frames, names, strict=True)
-    ]
-    return pd.concat(same, ignore_index=True)
+    named = [frame.set_axis([str(label) for label in frame.columns], axis=1) for frame in frames]
+    return pd.concat(
+        [frame.rename(columns=same_names(schema.names, list(frame.columns))) for frame in named], ignore_index=True
+    )
 
 
 def _check_names(path: str, names: Sequence[str], schema: Schema) -> None:

@@ -65,8 +65,10 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
     checks = RowChecks(prepared)
 
     def to_features(rows: Tensor) -> Tensor:
-        # A copy: blocks may be views of what their owner goes on to change, or keep far more than a window in memory.
-        return as_features(rows, prepared.distribution, prepared.dtype).clone()
+        # In parts, because features are computed in several times their memory. And a copy: blocks may be views of what
+        # their owner goes on to change, or keep far more than a window in memory.
+        parts = torch.split(rows, _SLICE_ROWS) if len(rows) else (rows,)
+        return torch.cat([as_features(part, prepared.distribution, prepared.dtype) for part in parts])
 
     def usable(rows: Tensor, is_counted: bool) -> Tensor:
         return checks.usable(rows, counted=is_counted)
