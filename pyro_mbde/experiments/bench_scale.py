@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.experiments.scale_costs import cost_lines, measure_constants, measure_reading
 from pyro_mbde.experiments.scale_fit import EPSILONS, NUM_HELD_OUT, Yardstick, fit_and_score
+from pyro_mbde.experiments.scale_lines import SUMMARIES, line_of
 from pyro_mbde.experiments.scale_pictures import plot_gain, plot_memory, plot_path
 from pyro_mbde.experiments.scale_runs import FailedRunError, module, run
 from pyro_mbde.experiments.scale_table import public_schema, write_table
@@ -190,50 +190,6 @@ _PICTURES: dict[str, tuple[str, Callable[[list[Record]], Any]]] = {
 }
 
 
-def _line(part: str, record: Record) -> str:
-    """A record as a line."""
-    if part == "memory":
-        steps = "" if record["steps"] is None else f"{record['steps']:,} steps"
-        own = ", ".join(f"{name} {value:.2f} s" for name, value in record["own_seconds"].items())
-        return (
-            f"{record['command']:<22}{record['form']:<9}{record['rows']:>12,} rows{steps:>13}"
-            f"{record['seconds']:>9.2f} s{record['peak_bytes'] / 2**20:>8.0f} MiB  {own}"
-        )
-    if part == "costs" and record["form"] == "constants":
-        given = "\n".join(
-            f"{name:<18}{value:>14.6g}" for name, value in record.items() if isinstance(value, float | int)
-        )
-        return "\n".join([given, *record["table"]])
-    if part == "costs":
-        megabytes = record["rows_read"] * record["row_bytes"] / 1e6
-        return (
-            f"{record['form']:<30}{record['rows_decoded']:>12,.0f} rows/s decoded{record['rows_read']:>12,.0f} rows/s "
-            f"read and checked, {megabytes:.1f} MB/s, {record['row_bytes']:.1f} bytes a row"
-        )
-    gains = "".join(f"  ε {float(e):g}: {record['gain'][e]:.4f} of {record['best'][e]:.4f}" for e in record["gain"])
-    rows = f"{record['rows']:>12,} rows{' sorted' if record['sorted'] else '':<7}" if part == "gain" else ""
-    split = f"{record['ranks']} ranks {record['split']:<9}seed {record['seed']} " if part == "ranks" else ""
-    nll = f"  NLL {record['nll']:.4f} (entropy {record['entropy']:.4f})"
-    return f"{rows}{split}{record['steps']:>7,} steps{record['training_seconds']:>9.2f} s{gains}{nll}"
-
-
-def _ratios(records: list[Record]) -> str:
-    """Training seconds of two ranks over those of one, and the spread of gains."""
-    lines = []
-    alone = statistics.median(one["training_seconds"] for one in records if one["ranks"] == 1)
-    for split in dict.fromkeys(one["split"] for one in records):
-        part = [one for one in records if one["split"] == split]
-        seconds = statistics.median(one["training_seconds"] for one in part)
-        gains = []
-        for epsilon in part[0]["gain"]:
-            values = [one["gain"][epsilon] for one in part]
-            gains.append(
-                f"ε {float(epsilon):g}: {statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
-            )
-        lines.append(f"{split:<9}{seconds:>8.2f} s, {seconds / alone:.2f} of one process; gain {', '.join(gains)}")
-    return "\n".join(lines)
-
-
 @click.command(cls=PrintingCommand)
 @click.option("--part", "--parts", "parts", multiple=True, type=click.Choice(list(PARTS)), default=tuple(PARTS))
 @click.option("--quick", is_flag=True, help="Small tables and short training, to check that everything runs.")
@@ -272,14 +228,14 @@ def scale(
             with tqdm(desc=part, unit="measurement") as bar:
                 try:
                     for record in PARTS[part](tables, sizes):
-                        bar.write(_line(part, record))
+                        bar.write(line_of(part, record))
                         records.append(record)
                         write_atomically(lambda file: file.write(json.dumps(records, indent=1).encode()), path)  # noqa: B023
                         bar.update()
                 except FailedRunError as error:
                     raise click.ClickException(str(error)) from error
-        if part == "ranks":
-            click.echo(_ratios(records))
+        if part in SUMMARIES:
+            click.echo(SUMMARIES[part](records))
         if part in _PICTURES:
             name, plot = _PICTURES[part]
             write_picture(plot(records), output / name)

@@ -53,6 +53,10 @@ def plot_memory(records: Sequence[Record]) -> Figure:
     )
     seconds.set(xscale="log", yscale="log", xlabel="rows of the table", ylabel="seconds, start to end", title="Time")
     for axis in (memory, seconds):
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.legend(frameon=False, fontsize="small")
     add_caption(
         figure,

@@ -38,7 +38,7 @@ COLUMNS = (
     Column("income", 0, 1_000_000, scale="log1p", distribution={"name": "lognorm", "s": 0.8, "scale": 30_000}),
     Column("visits", 0, 99, "integer", mean=7, sd=8),
     Column("children", 0, 12, "integer", mean=1.5, sd=1.5),
-    Column("admitted", "2015-01-01", "2024-12-31", kind="date"),
+    Column("admitted", "2012-01-01", "2027-12-31", kind="date", mean="2019-12-01", sd=700),
     Column("region", kind="category", levels=("north", "east", "south", "west", "abroad"), missing="level"),
     Column("health", kind="ordered", levels=("poor", "fair", "good", "excellent")),
 )
@@ -52,7 +52,7 @@ _GROUPS: tuple[dict[str, dict[str, Any]], ...] = (
         "income": {"distribution": {"name": "lognorm", "s": 0.7, "scale": 18_000}},
         "visits": {"mean": 14, "sd": 8},
         "children": {"mean": 2.6, "sd": 1.4},
-        "admitted": {"mean": "2021-06-30", "sd": 700},
+        "admitted": {"mean": "2021-06-30", "sd": 450},
         "region": {
             "shares": {"north": 0.5, "east": 0.25, "south": 0.1, "west": 0.1, "abroad": 0.05},
             "missing_share": 0.04,
@@ -67,7 +67,7 @@ _GROUPS: tuple[dict[str, dict[str, Any]], ...] = (
         "income": {"distribution": {"name": "lognorm", "s": 0.5, "scale": 42_000}},
         "visits": {"mean": 3, "sd": 3},
         "children": {"mean": 1.1, "sd": 1.1},
-        "admitted": {"mean": "2019-01-01", "sd": 900},
+        "admitted": {"mean": "2019-01-01", "sd": 500},
         "region": {
             "shares": {"north": 0.1, "east": 0.15, "south": 0.3, "west": 0.35, "abroad": 0.1},
             "missing_share": 0.12,
@@ -99,10 +99,10 @@ class TwoGroups(TorchDistribution):
     arg_constraints: dict[str, Any] = {}
 
     def __init__(self) -> None:
-        groups = [
-            Schema(tuple(replace(column, **dict.fromkeys(FACTS) | facts[column.name]) for column in COLUMNS))
-            for facts in _GROUPS
-        ]
+        groups = []
+        for stated in _GROUPS:
+            facts: dict[str, dict[str, Any]] = {name: dict.fromkeys(FACTS) | of for name, of in stated.items()}
+            groups.append(Schema(tuple(replace(column, **facts[column.name]) for column in COLUMNS)))
         self.groups = [group.base() for group in groups]
         super().__init__(torch.Size(), self.groups[0].event_shape, validate_args=False)
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -143,7 +144,7 @@ def memory_records() -> list[dict[str, Any]]:
     return [
         {"command": command, "form": form, "rows": rows, "steps": 420, "is_default": True, "seconds": 9.0}
         | {"peak_bytes": 4e8 + rows, "own_seconds": {}}
-        for command in ("fit", "check")
+        for command in ("start", "start and certificate", "fit", "check")
         for form in ("parquet", "csv")
         for rows in (10_000, 1_000_000)
     ]
@@ -151,7 +152,7 @@ def memory_records() -> list[dict[str, Any]]:
 
 def gain_records() -> list[dict[str, Any]]:
     return [
-        {"rows": rows, "steps": steps, "sorted": False, "gain": {"1.0": 0.5, "3.0": 1.0}, "best": {"1.0": 0.6}}
+        {"rows": rows, "steps": steps, "sorted": False, "gain": {"1.0": 0.5, "3.0": 1.0}}
         | {"best": {"1.0": 0.6, "3.0": 1.2}}
         for rows in (10_000, 1_000_000)
         for steps in (420, 1_680)
@@ -162,7 +163,7 @@ def test_pictures() -> None:
     memory = plot_memory(memory_records())
     left, right = memory.axes
     lines = {str(line.get_label()): line for line in left.get_lines()}
-    assert list(lines["Parquet files"].get_xdata()) == [10_000, 1_000_000]
+    assert np.asarray(lines["Parquet files"].get_xdata()).tolist() == [10_000, 1_000_000]
     assert "if the table were held whole, at least" in lines
     assert len(right.get_lines()) == 4
     gain = plot_gain(gain_records())
