@@ -18,8 +18,8 @@ from pyro_mbde.calibration.certificate import SampleBounds, expected_draws
 from pyro_mbde.density.bounds import Bounds, Certificate
 from pyro_mbde.density.rectangles import normal_scores
 
-#: Cells that the unit cube is cut into, at most; and held draws in a cell, at least, on average. With fewer, averages
-#: would follow single draws, and their variance on held draws would say nothing about fresh ones.
+#: Cells that the unit cube is cut into, at most; and held draws in a cell, at least, on average. With fewer, the
+#: averages would follow single draws, and their variance on held draws would say nothing about fresh ones.
 _MAX_CELLS, _DRAWS_PER_CELL = 2**14, 8
 #: Ridges are fitted where a certificate would take more draws than this: fitting them takes as long as scoring so many.
 _WORTH_FITTING = 2**18

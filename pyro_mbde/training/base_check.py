@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -97,7 +98,10 @@ def _parameters(base: Distribution) -> Iterator[tuple[str, Tensor]]:
                     yield from visit(item, key.lstrip("_").removeprefix("unbroadcasted_"))
 
     if isinstance(base, MixedBase):  # what a schema states of its columns is compared where the schema reads a table
-        low, high = ([getattr(one, end) for one in base.marginals] for end in ("low", "high"))
+        # Of columns of points, such as dates, some row often has the first or the last one.
+        low, high = (
+            [getattr(one, end) if one.kind == "real" else math.nan for one in base.marginals] for end in ("low", "high")
+        )
         yield "low", torch.tensor(low, dtype=torch.float64)
         yield "high", torch.tensor(high, dtype=torch.float64)
         return

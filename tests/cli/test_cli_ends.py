@@ -71,9 +71,9 @@ import sys
 import pyro_mbde
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell is started without
 fit = pyro_mbde.DensityRatio.fit
-def announce(*words):
+def announce(*words, **options):
     print("fitting", file=sys.stderr, flush=True)
-    return fit(*words)
+    return fit(*words, **options)
 pyro_mbde.DensityRatio.fit = announce
 from pyro_mbde.cli import main
 main(prog_name="pyro-mbde")

@@ -88,7 +88,9 @@ def test_many_chains_have_no_bias(name: str, num_chains: int) -> None:
             assert abs(float(shares.mean()) - level) < 4.5 * error
 
 
-@pytest.mark.parametrize("name", sorted(PROBLEMS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "on a box" else []) for name in sorted(PROBLEMS)]
+)
 def test_the_truths_hold(name: str) -> None:
     """By importance sampling from the prior, or exact draws; and the grid is fine enough."""
     problem = PROBLEMS[name](400)

@@ -142,7 +142,7 @@ def test_the_independence_sampler(base: dist.TorchDistribution, capsys: pytest.C
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
-@pytest.mark.parametrize("kernel", [HMC, NUTS])
+@pytest.mark.parametrize("kernel", [pytest.param(HMC, marks=pytest.mark.slow), NUTS])
 def test_stock_kernels_on_a_density(kernel: Any, plane: MollifiedExpFamily) -> None:
     options = {"max_tree_depth": 4} if kernel is NUTS else {"num_steps": 4}
     model = Model(plane)

@@ -186,7 +186,7 @@ class TestDrawsDecodeToAllowedRows:
 
 
 class TestReleases:
-    @pytest.mark.parametrize("ending", ["csv", "parquet"])
+    @pytest.mark.parametrize("ending", [pytest.param("csv", marks=pytest.mark.slow), "parquet"])
     @pytest.mark.parametrize("rows_of_batch", [None, pytest.param(5, marks=pytest.mark.slow)])
     def test_released_rows_are_a_table_of_the_schema(
         self,

@@ -190,7 +190,9 @@ class TestDensity:
 
 
 class TestFit:
-    @pytest.mark.parametrize("num_dims", [0, 1, 2, 3])
+    @pytest.mark.parametrize(
+        "num_dims", [0, pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+    )
     def test_without_noise_marginals_are_the_tables(self, num_dims: int) -> None:
         rows = dependent_rows(2000)
         rows = rows[:, 0] if num_dims == 0 else rows[:, :num_dims]
