@@ -105,7 +105,7 @@ class RowFiles:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of names, sizes, times and slices of the files: another one if a file has changed. Private."""
+        """SHA-256 of the files' names, sizes, times and slices, which is another one if a file has changed. Private."""
         content = [[os.path.basename(file.path), *file.stamp, *file.layout] for file in self.files]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
