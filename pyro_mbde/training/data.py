@@ -41,22 +41,24 @@ def to_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> T
             base, or come in a DataFrame); or it is a DataFrame for the base of a schema.
         ValueError: it has the wrong shape, or rows of different lengths.
     """
+    checks = RowChecks(PreparedBase.of(base))
+    usable = checks.usable(unchecked_rows(data, base, num_samples))
+    checks.warn()
+    return usable
+
+
+def unchecked_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:
+    """Returns the table as a tensor, of any shape and type; arguments and errors are those of :func:`to_rows`."""
     if isinstance(data, Distribution):
         with torch.no_grad():
-            rows = data.sample(torch.Size([num_samples]))
-    elif is_frame(data):
+            drawn: Tensor = data.sample(torch.Size([num_samples]))
+        return drawn
+    if is_frame(data):
         if noted_schema(PreparedBase.of(base).distribution) is not None:
             remedy = "Its columns have an order and units of the model: pass schema.to_tensor(frame)."
             raise TypeError(argument_error("data", "be rows of the base's schema", type(data).__name__, remedy))
-        rows = _frame_rows(data)
-    elif isinstance(data, DataLoader | Dataset):
-        rows = _all_rows(data)
-    else:
-        rows = array_rows(data)
-    checks = RowChecks(PreparedBase.of(base))
-    usable = checks.usable(rows)
-    checks.warn()
-    return usable
+        return _frame_rows(data)
+    return _all_rows(data) if isinstance(data, DataLoader | Dataset) else array_rows(data)
 
 
 def to_network_rows(data: Any, base: Distribution | PreparedBase, num_samples: int) -> Tensor:

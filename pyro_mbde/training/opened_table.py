@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,11 @@ from pyro_mbde.training.data import (
     is_frame,
     one_row,
     stacked,
-    to_rows,
+    unchecked_rows,
 )
 from pyro_mbde.training.fallback import ReadingError
 from pyro_mbde.training.iterated_rows import IteratedRows
-from pyro_mbde.training.row_source import HeldRows, RowSource, Slices, WindowedRows
+from pyro_mbde.training.row_source import HeldRows, RowSource, Slices, WindowedRows, hash_of_rows
 from pyro_mbde.training.windows import WINDOW_SLICES
 
 #: Rows of a slice of a Dataset, and of a block of one that is a stream.
@@ -64,31 +64,35 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
     prepared = PreparedBase.of(base)
     checks = RowChecks(prepared)
 
+    def features(rows: Tensor) -> Tensor:
+        # A copy: rows may be a view of what their owner goes on to change.
+        return as_features(rows, prepared.distribution, prepared.dtype).clone()
+
     def to_features(rows: Tensor) -> Tensor:
-        # In parts, because features are computed in several times their memory. And a copy: blocks may be views of what
-        # their owner goes on to change, or keep far more than a window in memory.
-        parts = torch.split(rows, _SLICE_ROWS) if len(rows) else (rows,)
-        return torch.cat([as_features(part, prepared.distribution, prepared.dtype) for part in parts])
+        # In parts, because features are computed in several times their memory.
+        return torch.cat([features(part) for part in torch.split(rows, _SLICE_ROWS)]) if len(rows) else features(rows)
 
     def usable(rows: Tensor, is_counted: bool) -> Tensor:
         return checks.usable(rows, counted=is_counted)
 
-    like = to_features(prepared.draws[:0])
+    like = features(prepared.draws[:0])
 
     def held(rows: Tensor, fingerprint: str | None = None, warn: Callable[[], None] = lambda: None) -> OpenedTable:
-        return OpenedTable(HeldRows(to_features(rows), fingerprint), rows, warn)
+        return OpenedTable(HeldRows(features(rows), fingerprint), rows, warn)
 
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         data = _DatasetSlices(data)
     if isinstance(data, Slices):
+        is_whole = data.num_slices <= WINDOW_SLICES
 
         def warn() -> None:
-            _warn_of_all(checks, ranks if data.num_slices > WINDOW_SLICES else ALONE)
+            _warn_of_all(checks, ranks, are_same=is_whole)
             if ranks.is_first and hasattr(data, "warn"):
                 data.warn()
 
-        if data.num_slices <= WINDOW_SLICES:
-            return held(usable(data.read(range(data.num_slices)), True), data.fingerprint, warn)
+        if is_whole:
+            rows = usable(data.read(range(data.num_slices)), True)
+            return held(rows, None if isinstance(data, _DatasetSlices) else data.fingerprint, warn)
         return OpenedTable(WindowedRows(data, usable, to_features, like, _new_seed(), ranks), None, warn)
     if isinstance(data, IterableDataset):
         data = _StreamBlocks(data)
@@ -96,14 +100,16 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
         first = RowChecks(prepared)
         source = IteratedRows(data, block_rows, usable, to_features, like, _new_seed(), ranks)
         try:
-            rows = source.begin(lambda rows, is_counted: first.usable(rows, counted=is_counted))
+            whole = source.begin(lambda rows, is_counted: first.usable(rows, counted=is_counted))
         except ReadingError as error:
             raise (error.__cause__ or error) from None
         if source.fingerprint:
             return OpenedTable(source, None, lambda: _warn_of_all(checks, ranks))
-        none = prepared.draws[:0]
-        return held(none if rows is None else rows, None, lambda: first.warn() if ranks.is_first else None)
-    return held(to_rows(data, prepared, num_samples))
+        whole = prepared.draws[:0] if whole is None else whole
+        return held(whole, None, lambda: _warn_of_all(first, ranks, are_same=True))
+    rows = usable(unchecked_rows(data, prepared, num_samples), True)
+    _warn_of_all(checks, ranks, are_same=True)
+    return held(rows)
 
 
 def _new_seed() -> int:
@@ -111,19 +117,20 @@ def _new_seed() -> int:
     return int(torch.randint(2**62, ()))
 
 
-def _warn_of_all(checks: RowChecks, ranks: Ranks) -> None:
-    counts = ranks.gather(checks.counts)
+def _warn_of_all(checks: RowChecks, ranks: Ranks, *, are_same: bool = False) -> None:
+    """Warns the owner once of rows left out, of all processes together, or of one where all have the same rows."""
+    counts = [checks.counts] if are_same else ranks.gather(checks.counts)
     if ranks.is_first:
         checks.warn(counts)
 
 
 def _holds_blocks(data: Any, prepared: PreparedBase) -> bool:
     """Whether data are an iterable of blocks: a list of tensors with rows, or what is not an array, a table or text."""
-    if isinstance(data, list | tuple):
-        first = data[0] if data else None
+    if isinstance(data, Sequence):
+        first = data[0] if len(data) else None
         num_dims = 1 + len(prepared.draws.shape[1:])
         return is_frame(first) or (isinstance(first, Tensor | np.ndarray) and first.ndim == num_dims)
-    if is_frame(data) or hasattr(data, "__array__") or isinstance(data, str | bytes | Mapping | set | frozenset):
+    if is_frame(data) or hasattr(data, "__array__") or isinstance(data, Mapping | Set):
         return False
     return isinstance(data, Iterable) and not isinstance(data, Tensor | Distribution)
 
@@ -134,7 +141,8 @@ class _DatasetSlices:
     def __init__(self, data: Dataset[Any]) -> None:
         self._data, self._num_rows = data, dataset_length(data)
         self.num_slices = -(-self._num_rows // _SLICE_ROWS)
-        self.fingerprint = f"{type(data).__name__} of {self._num_rows} rows"
+        first = hash_of_rows(one_row(data[0])) if self._num_rows else ""
+        self.fingerprint = f"{type(data).__name__} of {self._num_rows} rows: {first}"
 
     def read(self, slices: Sequence[int]) -> Tensor:
         """Returns the rows of slices."""

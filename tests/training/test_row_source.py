@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -315,6 +316,27 @@ def test_rows_that_cannot_be_used_are_told_once() -> None:
     assert texts[1].startswith("450 of 900 rows lie outside the support")
     assert len(texts) == 2
     assert data.num_warnings == 1
+
+
+@pytest.mark.parametrize("data", [array("f", range(6)), memoryview(array("f", range(6))), [0.0, 1, 2, 3, 4, 5]])
+def test_sequences_of_numbers_are_rows(data: Any) -> None:
+    assert open_table(data, SCALAR, 100).source.held.squeeze(1).tolist() == list(range(6))
+
+
+def test_of_several_processes_with_the_same_rows_one_speaks() -> None:
+    for data in (
+        torch.tensor([math.nan, 1.0]),
+        [torch.tensor([math.nan, 1.0])],
+        TensorDataset(torch.full((2,), math.nan)),
+    ):
+        open_table(data, SCALAR, 100, ranks=Ranks(1, 2)).warn()
+        with pytest.warns(FitWarning, match="rows were left out"):
+            open_table(data, SCALAR, 100, ranks=Ranks(0, 2)).warn()
+
+
+def test_datasets_of_one_length_are_told_apart() -> None:
+    tables = [TensorDataset(torch.zeros(9)), TensorDataset(torch.arange(9.0))]
+    assert len({source_of(table).fingerprint for table in tables}) == 2
 
 
 @pytest.mark.parametrize("data", [{"a": 1}, "rows.csv", b"rows", {1.0, 2.0}, 7.5, None])
