@@ -61,9 +61,9 @@ class DensityRatio:
             arguments and the same table.
         split: how these share the work. With ``rows`` each trains all networks on its share of every batch, and
             gradients are averaged once a step. With ``networks`` each trains some of the networks, on full batches of
-            its own, without waiting for another: a step takes about as long, but as many times more rows are read as
-            there are processes, at 1 to 2 microseconds each. ``auto`` takes ``networks`` where the ensemble can be
-            shared out evenly, and ``rows`` otherwise.
+            its own, without waiting for another; as many times more rows are read as there are processes. ``auto``
+            takes ``networks`` where the table is held in memory and the ensemble can be shared out evenly, and
+            ``rows`` otherwise.
         checkpoint: a file to keep the fit in, so that it can be taken up again; ``None`` to keep nothing. It stays
             after the fit, with the trained networks: call ``trainer.checkpoint.remove()`` once the model is saved.
         checkpoint_steps: steps after which it is written again, at least 1; also at an interrupt of a single process.
@@ -202,7 +202,7 @@ class DensityRatio:
         course = Course(
             device=self.device,
             ranks=self.ranks,
-            by_networks=self._splits_networks(),
+            by_networks=self._splits_networks(rows),
             keep=None if self.checkpoint is None else kept.keep,
             keep_steps=self.checkpoint_steps,
             resumed=kept.resumed,
@@ -217,11 +217,11 @@ class DensityRatio:
         )
         return hypothesis.classifier.to(rows.like.device)
 
-    def _splits_networks(self) -> bool:
+    def _splits_networks(self, rows: RowSource) -> bool:
         """Whether processes share out networks, not rows."""
         size = self.ranks.size
         if self.split == "auto":
-            return 1 < size <= self.ensemble_size and self.ensemble_size % size == 0
+            return rows.is_whole and 1 < size <= self.ensemble_size and self.ensemble_size % size == 0
         return size > 1 and self.split == "networks"
 
     def _settings(self) -> dict[str, str]:

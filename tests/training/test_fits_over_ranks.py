@@ -16,6 +16,7 @@ from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.ranks import Ranks
 from pyro_mbde.training.ensemble_state import joined, part_of, part_of_networks, shares
 from pyro_mbde.training.optimisation import Course, Optimisation
+from pyro_mbde.training.row_source import HeldRows
 
 FITS = Path(__file__).parents[1] / "support" / "streamed_tables.py"
 
@@ -68,7 +69,10 @@ def test_states_of_parts_are_those_of_the_whole(optimizer: str) -> None:
 )
 def test_how_work_is_split(split: str, size: int, by_networks: bool) -> None:
     trainer = DensityRatio(normal(2), ranks=Ranks(0, size), split=split)
-    assert trainer._splits_networks() is by_networks
+    rows = HeldRows(torch.zeros(5, 2))
+    assert trainer._splits_networks(rows) is by_networks
+    rows.is_whole = False  # of files each process would read as many rows as one alone
+    assert trainer._splits_networks(rows) is (by_networks and split == "networks")
 
 
 def test_arguments() -> None:
