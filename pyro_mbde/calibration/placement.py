@@ -74,6 +74,8 @@ class Calibrator:
             (:meth:`~pyro_mbde.BoundedClassifiers.aligned`).
         natural_params: theta, shape ``(T,)``. The score is :math:`u = \langle \theta, c \rangle`.
         progress: whether to show a progress bar when calibrating takes more than a second.
+        delta_share: share of a certificate's delta that this calibration may use, in (0, 1]; less than 1 where an
+            earlier one of the same fit may have been cut off.
         ranks: processes that make draws together. All of them make the calibrator, of the same score, and call its
             methods with the same arguments; the first one decides, and all get the same result.
     """
@@ -85,9 +87,10 @@ class Calibrator:
         natural_params: Tensor,
         *,
         progress: bool = True,
+        delta_share: float = 1.0,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._prepared, self._progress = PreparedBase.of(base), progress
+        self._prepared, self._progress, self._delta_share = PreparedBase.of(base), progress, delta_share
         self._tilt = Tilt(aligned(statistics), natural_params)
         self._draws = (
             ScoredDraws(self._prepared, self._tilt)
@@ -188,7 +191,7 @@ class Calibrator:
         self, scores: SampledScores, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]
     ) -> Placement:
         # delta is shared out between two attempts: either may be wrong.
-        claim = replace(certificate, delta=certificate.delta / 2)
+        claim = replace(certificate, delta=certificate.delta * self._delta_share / 2)
         # Kept for later calls: more draws where the tolerance asked for them, whether or not an attempt succeeds.
         self._scores, placed, shift, proof = self._shift(scores, bounds, certificate, bar)
         taken: list[tuple[Tensor, Tensor]] = []
@@ -204,7 +207,7 @@ class Calibrator:
 
     def _calibrate_batches(self, num_rows: int, bounds: Bounds, certificate: Certificate, bar: tqdm[Any]) -> Placement:
         """As :meth:`_calibrate_on_draws`, for the sum of the scores of a batch's rows."""
-        claim = replace(certificate, delta=certificate.delta / 2)
+        claim = replace(certificate, delta=certificate.delta * self._delta_share / 2)
         scores, placed, shift = self._shift_of_batches(self._scores, num_rows, certificate, bounds, bar)
         self._scores = scores  # kept as for single rows
         for attempt, patience in enumerate(_PATIENCE):

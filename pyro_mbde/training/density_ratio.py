@@ -141,9 +141,10 @@ class DensityRatio:
         Privacy:
             The result is as sensitive as the table, as are warnings, the checkpoint and the time taken. Whether there
             is a result does not depend on the table's values or its number of rows: where training fails the ratio is 1
-            everywhere, and a :class:`~pyro_mbde.FitWarning` says so. Files that are damaged, or change while they are
-            read, do raise. A :class:`~pyro_mbde.PrivacyLeakWarning` tells if the base seems to be made from the table,
-            or the table to be scaled by its own moments, where all of it is held in memory.
+            everywhere, and a :class:`~pyro_mbde.FitWarning` says so. Files that are damaged, that change while they are
+            read, or that hold values which their schema refuses do raise. A :class:`~pyro_mbde.PrivacyLeakWarning`
+            tells if the base seems to be made from the table, or the table to be scaled by its own moments, where all
+            of it is held in memory.
 
         Args:
             data: tensor or array of shape ``(n, *event_shape)``, DataFrame of numbers, Dataset or DataLoader of rows,
@@ -156,7 +157,10 @@ class DensityRatio:
                 starts from the beginning, with a note, so that one command can be run again and again.
 
         Raises:
-            ValueError: the checkpoint is damaged, of another version, or of a fit with other settings or another table.
+            LostRankError: another process ended.
+            OSError: a file of the table cannot be read, or the checkpoint cannot be written.
+            ValueError: the checkpoint is damaged, of another version, or of a fit with other settings or another table;
+                a file of the table is damaged or was changed, or holds values that its schema refuses.
         """
         if check_flag("resume", resume) and self.checkpoint is None:
             remedy = "Name a file: DensityRatio(base, checkpoint=path)."
@@ -190,7 +194,13 @@ class DensityRatio:
                     spread = self._prepared.feature_scale
                     like = table.source.like
                     networks = self.weak_learner.indifferent(like, spread, num_classifiers=self.ensemble_size)
-                return LogRatio(self._prepared, networks, progress=self.progress, ranks=self.ranks)
+                return LogRatio(
+                    self._prepared,
+                    networks,
+                    progress=self.progress,
+                    ranks=self.ranks,
+                    delta_share=kept.begin_calibration(),
+                )
 
     def _train(self, rows: RowSource, kept: KeptFit, on_step: Callable[[], object]) -> BoundedClassifiers:
         """The trained ensemble, on the base's own device."""
@@ -253,6 +263,8 @@ class LogRatio:
         progress: whether to show a progress bar where :meth:`mollify` takes more than a second.
         ranks: processes that work together (:func:`~pyro_mbde.joined_ranks`): all of them hold the same networks, call
             :meth:`mollify` with the same arguments, and get the same density.
+        delta_share: share of delta that certificates may use, in (0, 1]; less than 1 where those of an earlier process
+            may have been cut off.
     """
 
     def __init__(
@@ -262,6 +274,7 @@ class LogRatio:
         *,
         progress: bool = True,
         ranks: Ranks = ALONE,
+        delta_share: float = 1.0,
     ) -> None:
         self._prepared = prepare(base)
         # A frozen copy: cached scores depend on it.
@@ -272,6 +285,7 @@ class LogRatio:
             ClippedRatio(self._networks),
             natural_params,
             progress=progress and ranks.is_first,
+            delta_share=delta_share,
             ranks=ranks,
         )
         left_out = self._calibrator.left_out

@@ -25,7 +25,7 @@ class FitWarning(UserWarning):
 
 
 class ReadingError(Exception):
-    """Rows could not be read while a fit was under way; the cause is the error to be raised.
+    """Rows could not be read, or a checkpoint not be written, while a fit was under way; the cause is to be raised.
 
     It is about files or about what a caller wrote, so :func:`coming_back` raises its cause.
     """

@@ -13,7 +13,7 @@ from pyro_mbde.density.base import PreparedBase, describe_base
 from pyro_mbde.ranks import Ranks
 from pyro_mbde.serialization import UnknownDistributionError, canonical_digest
 from pyro_mbde.training.checkpoint import Checkpoint
-from pyro_mbde.training.fallback import warn_owner
+from pyro_mbde.training.fallback import ReadingError, warn_owner
 from pyro_mbde.training.row_source import hash_of_rows
 
 
@@ -33,6 +33,8 @@ class KeptFit:
         self._settings, self._ranks, self._checkpoint = dict(settings), ranks, checkpoint
         self._table = ""
         self._start = generator_states()
+        self._state: dict[str, Any] | None = None
+        self._num_calibrations = 0
         self.resumed: dict[str, Any] | None = None
         every = ranks.gather(self._settings)
         if differing := [name for name in self._settings if any(one.get(name) != every[0][name] for one in every)]:
@@ -65,6 +67,7 @@ class KeptFit:
             raise error
         if found is not None:
             self._table, self.resumed = found
+            self._num_calibrations = int(self.resumed.get("num_calibrations", 0))
             start = tuple(self.resumed["start"])
             set_generator_states(start if len(start) == len(self._start) else start[:1])
             self._start = generator_states()
@@ -81,9 +84,35 @@ class KeptFit:
         self._table = fingerprint
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Writes a checkpoint; for the first process alone."""
-        if self._checkpoint is not None:
-            self._checkpoint.write(self._settings, self._table, {**state, "start": list(self._start)})
+        """Writes a checkpoint; for the first process alone.
+
+        Raises:
+            ReadingError: it cannot be written; the cause says why.
+        """
+        if self._checkpoint is None:
+            return
+        self._state = {**state, "start": list(self._start), "num_calibrations": self._num_calibrations}
+        try:
+            self._checkpoint.write(self._settings, self._table, self._state)
+        except OSError as error:  # which does not depend on the rows
+            raise ReadingError(str(error)) from error
+
+    def begin_calibration(self) -> float:
+        r"""Returns the share of delta that certificates may use from here on; notes in the checkpoint that they begin.
+
+        One that was cut off may have been about to fail, and the next would not be independent of that. So the i-th
+        calibration of a fit that is kept has :math:`2^{-i}` of delta: all of them together have no more than delta.
+        Proof: docs/proofs.md, *Certificates of a fit that was interrupted*.
+        """
+        if self._checkpoint is None:
+            return 1.0
+        self._num_calibrations += 1
+        if self._ranks.is_first and self._state is not None:
+            try:
+                self.keep(self._state)
+            except ReadingError as error:
+                raise (error.__cause__ or error) from None
+        return 2.0**-self._num_calibrations
 
 
 def digest_of_base(base: Distribution | PreparedBase) -> str:
