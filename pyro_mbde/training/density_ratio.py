@@ -27,7 +27,8 @@ from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.checkpoint import Checkpoint
 from pyro_mbde.training.fallback import coming_back, warn_owner
 from pyro_mbde.training.kept_fit import KeptFit, digest_of_base
-from pyro_mbde.training.opened_table import open_table
+from pyro_mbde.training.negatives import Negatives
+from pyro_mbde.training.opened_table import new_seed, open_table
 from pyro_mbde.training.optimisation import Course, check_device
 from pyro_mbde.training.row_source import RowSource
 from pyro_mbde.training.weak_learner import WeakLearner
@@ -209,6 +210,10 @@ class DensityRatio:
             draws = self._training_base.sample(torch.Size([num_draws]))
             return as_features(draws, self._training_base, rows.like.dtype)
 
+        negatives: Callable[[int], Tensor] = fresh_negatives
+        if not rows.is_whole:
+            step = 0 if kept.resumed is None else int(kept.resumed["step"])
+            negatives = Negatives(fresh_negatives, new_seed(), self.ranks.rank, step)
         course = Course(
             device=self.device,
             ranks=self.ranks,
@@ -219,7 +224,7 @@ class DensityRatio:
         )
         hypothesis = self.weak_learner.fit(
             rows,
-            fresh_negatives,
+            negatives,
             self._prepared.feature_scale,
             num_classifiers=self.ensemble_size,
             on_step=on_step,

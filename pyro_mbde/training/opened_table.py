@@ -93,12 +93,12 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
         if is_whole:
             rows = usable(data.read(range(data.num_slices)), True)
             return held(rows, None if isinstance(data, _DatasetSlices) else data.fingerprint, warn)
-        return OpenedTable(WindowedRows(data, usable, to_features, like, _new_seed(), ranks), None, warn)
+        return OpenedTable(WindowedRows(data, usable, to_features, like, new_seed(), ranks), None, warn)
     if isinstance(data, IterableDataset):
         data = _StreamBlocks(data)
     if isinstance(data, DataLoader | _StreamBlocks) or _holds_blocks(data, prepared):
         first = RowChecks(prepared)
-        source = IteratedRows(data, block_rows, usable, to_features, like, _new_seed(), ranks)
+        source = IteratedRows(data, block_rows, usable, to_features, like, new_seed(), ranks)
         try:
             whole = source.begin(lambda rows, is_counted: first.usable(rows, counted=is_counted))
         except ReadingError as error:
@@ -112,8 +112,8 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
     return held(rows)
 
 
-def _new_seed() -> int:
-    """A seed from torch's global generator."""
+def new_seed() -> int:
+    """Returns a seed from torch's global generator."""
     return int(torch.randint(2**62, ()))
 
 
