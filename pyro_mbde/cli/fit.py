@@ -10,7 +10,7 @@ import click
 
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
-from pyro_mbde.cli.ranked import command_ranks, is_first_process
+from pyro_mbde.cli.ranked import command_ranks, is_first_process, num_processes
 from pyro_mbde.cli.recipe import RATIO, Recipe, recipe_options
 from pyro_mbde.cli.running import Running, running_options
 from pyro_mbde.cli.shared import (
@@ -30,9 +30,12 @@ from pyro_mbde.cli.shared import (
 from pyro_mbde.cli.table import TABLE_FORMAT, table_options
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pyro_mbde import Schema
-    from pyro_mbde.density.mixed_base import MixedBase
+    from pyro_mbde.ranks import Ranks
     from pyro_mbde.tables.files import TableModel
+    from pyro_mbde.tables.streams import TableStream
 
 
 @click.command(
@@ -115,6 +118,8 @@ def fit_command(
     """
     check_schema_given(ctx, schema)
     if check:
+        if num_processes() > 1:
+            raise click.UsageError("--check runs in one process. Run it without torchrun.", ctx)
         _check_table(ctx, console, table, schema, csv_format)
         return
     if output is None:
@@ -125,10 +130,16 @@ def fit_command(
     if is_first_process():
         check_output(ctx, output, force=force)
         _check_checkpoint(checkpoint, resume=running.resume, force=force)
+    from pyro_mbde.tables.files import TableModel
+
     with command_ranks(console) as (ranks, spoken):
         columns, base = find_base(ctx, spoken, schema, public_rows, dependence, csv_format)
         running = replace(running, ranks=ranks, checkpoint=checkpoint)
-        model = _fit(spoken, recipe, running, base, table, columns, csv_format, seed)
+        train = recipe.trainer(base, seed=seed, progress=spoken.progress, running=running)  # checks arguments
+        rows = _open_table(spoken, table, columns, csv_format, ranks)
+        if force and not running.resume and ranks.is_first:
+            checkpoint.unlink(missing_ok=True)  # else --resume could go on from a fit that was given up
+        model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
         if ranks.is_first:
             if output.exists():
                 _compare(spoken, output, model)
@@ -137,26 +148,16 @@ def fit_command(
             _answer(spoken, output, recipe, model)
 
 
-def _fit(
-    console: Console,
-    recipe: Recipe,
-    running: Running,
-    base: MixedBase,
-    table: tuple[Path, ...],
-    columns: Schema,
-    csv_format: dict[str, str],
-    seed: int | None,
-) -> TableModel:
-    """Reads the table, and fits the density."""
-    from pyro_mbde.tables.files import TableModel
-    from pyro_mbde.tables.streams import TableStream, open_table
+def _open_table(
+    console: Console, table: tuple[Path, ...], columns: Schema, csv_format: dict[str, str], ranks: Ranks
+) -> Tensor | TableStream:
+    """Opens the table, and checks what could otherwise be refused in the middle of the fit."""
+    from pyro_mbde.tables.streams import TableStream, check_refused, open_table
 
-    recipe.trainer(base, running=running)  # arguments are checked before the table is read
     rows = open_table(table, columns, **csv_format)
-    if not (isinstance(rows, TableStream) or running.resume or running.checkpoint_steps):
-        running = replace(running, checkpoint=None)
-    train = recipe.trainer(base, seed=seed, progress=console.progress, running=running)
-    return TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+    if isinstance(rows, TableStream):
+        check_refused(rows, ranks=ranks, progress=console.progress)
+    return rows
 
 
 def _answer(console: Console, output: Path, recipe: Recipe, model: TableModel) -> None:

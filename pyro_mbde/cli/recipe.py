@@ -113,9 +113,13 @@ class Recipe:
             running = Running() if running is None else running
             ratio = self._with_steps(DensityRatio(base, seed=seed, progress=progress, **running.arguments))
             plan_calibration(ratio.base, self.epsilon, delta, skew, self.rows)  # checks them before any table is read
-            return lambda table: ratio.fit(table, resume=running.resume).mollify(
-                self.epsilon, delta, skew, num_rows=self.rows
-            )
+
+            def train(table: Any) -> MollifiedExpFamily:
+                if not running.keeps(table):
+                    ratio.checkpoint = None
+                return ratio.fit(table, resume=running.resume).mollify(self.epsilon, delta, skew, num_rows=self.rows)
+
+            return train
         calibration: dict[str, Any] = {}
         if delta != 0:
             calibration = {"calibrated": True, "delta": delta, "num_rows": self.rows}

@@ -12,13 +12,10 @@ import click
 
 from pyro_mbde.cli.numbers import Whole
 from pyro_mbde.cli.ranked import num_processes
+from pyro_mbde.training.fit_options import CHECKPOINT_STEPS, SPLITS
 
 if TYPE_CHECKING:
     from pyro_mbde.ranks import Ranks
-
-SPLITS = ("auto", "rows", "networks")
-#: Steps between two checkpoints, where they are written and no other number is asked for.
-CHECKPOINT_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,12 @@ class Running:
         arguments: dict[str, Any] = {"device": self.device, "split": self.split}
         arguments |= {"checkpoint": self.checkpoint, "checkpoint_steps": steps}
         return arguments if self.ranks is None else {**arguments, "ranks": self.ranks}
+
+    def keeps(self, table: Any) -> bool:
+        """Whether a fit to a table writes a checkpoint: to a large one always, to one in memory if asked for."""
+        from torch import Tensor
+
+        return not isinstance(table, Tensor) or self.resume or self.checkpoint_steps is not None
 
     def check(self, method: str, ratio: str) -> None:
         """Raises for options that only the method that trains a density ratio has."""

@@ -99,10 +99,8 @@ def measure_memory(tables: Tables, sizes: Sizes) -> Iterator[Record]:
     def measured(command: str, form: str, num_rows: int, *options: object, steps: int | None = None) -> Record:
         table = tables.rows(num_rows, form)
         done = run(module("pyro_mbde", "fit", table, "--schema", schema, "--json", "--quiet", *options))
-        # What the command itself says of its seconds, if it does.
-        own = done.answer.get("seconds", {})
         of = {"command": command, "form": form, "rows": num_rows, "steps": steps, "is_default": steps == sizes.steps[0]}
-        return {**of, "seconds": done.seconds, "peak_bytes": done.peak_bytes, "own_seconds": own}
+        return {**of, "seconds": done.seconds, "peak_bytes": done.peak_bytes}
 
     def fit(form: str, num_rows: int, steps: int, command: str = "fit", delta: float = 1e-9) -> Record:
         options = ("--epsilon", 1, "--delta", delta, "--steps", steps, "--seed", 0, "-o", model, "--force")
@@ -230,7 +228,7 @@ def scale(
                     for record in PARTS[part](tables, sizes):
                         bar.write(line_of(part, record))
                         records.append(record)
-                        write_atomically(lambda file: file.write(json.dumps(records, indent=1).encode()), path)  # noqa: B023
+                        write_atomically(lambda file: file.write(json.dumps(records, indent=1).encode()), path)  # noqa: B023  # called at once
                         bar.update()
                 except FailedRunError as error:
                     raise click.ClickException(str(error)) from error

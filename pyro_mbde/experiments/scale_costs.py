@@ -22,9 +22,8 @@ from pyro_mbde.experiments.scale_table import held_out_rows, public_schema
 from pyro_mbde.ranks import joined_ranks
 from pyro_mbde.tables.row_files import RowFiles
 from pyro_mbde.training.density_ratio import DensityRatio
+from pyro_mbde.training.windows import WINDOW_SLICES
 
-#: Slices of a window.
-WINDOW_SLICES = 32
 #: On paper: processes of a machine, of one thread each; bytes a second between two machines (10 Gbit/s).
 PROCESSES, NETWORK = 8, 1.25e9
 _HOUR = 3600

@@ -18,10 +18,9 @@ def line_of(part: str, record: Record) -> str:
     """
     if part == "memory":
         steps = "" if record["steps"] is None else f"{record['steps']:,} steps"
-        own = ", ".join(f"{name} {value:.2f} s" for name, value in record["own_seconds"].items())
         return (
             f"{record['command']:<22}{record['form']:<9}{record['rows']:>12,} rows{steps:>13}"
-            f"{record['seconds']:>9.2f} s{record['peak_bytes'] / 2**20:>8.0f} MiB  {own}"
+            f"{record['seconds']:>9.2f} s{record['peak_bytes'] / 2**20:>8.0f} MiB"
         )
     if part == "costs" and record["form"] == "constants":
         given = "\n".join(

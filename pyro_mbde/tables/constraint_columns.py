@@ -21,23 +21,23 @@ class ColumnFacts(Protocol):
     """What is public about a column, as far as constraints need it."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...  # noqa: D102  # as of a Column
     @property
-    def kind(self) -> str: ...  # noqa: D102
+    def kind(self) -> str: ...  # noqa: D102  # as of a Column
     @property
-    def low(self) -> Any: ...  # noqa: D102
+    def low(self) -> Any: ...  # noqa: D102  # as of a Column
     @property
-    def high(self) -> Any: ...  # noqa: D102
+    def high(self) -> Any: ...  # noqa: D102  # as of a Column
     @property
-    def scale(self) -> str: ...  # noqa: D102
+    def scale(self) -> str: ...  # noqa: D102  # as of a Column
     @property
-    def decimals(self) -> int | None: ...  # noqa: D102
+    def decimals(self) -> int | None: ...  # noqa: D102  # as of a Column
     @property
-    def levels(self) -> Sequence[Any] | None: ...  # noqa: D102
+    def levels(self) -> Sequence[Any] | None: ...  # noqa: D102  # as of a Column
     @property
-    def missing(self) -> Any: ...  # noqa: D102
+    def missing(self) -> Any: ...  # noqa: D102  # as of a Column
     @property
-    def resolution(self) -> str | None: ...  # noqa: D102
+    def resolution(self) -> str | None: ...  # noqa: D102  # as of a Column
 
 
 def kind_of_value(column: ColumnFacts) -> str:

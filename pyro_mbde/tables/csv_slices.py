@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+
 from pyro_mbde.tables.csv_text import check_start, first_longer_line, parse, read_header
-from pyro_mbde.tables.slices import SLICE_BYTES, Stamp, changed, check_unchanged
+from pyro_mbde.tables.slices import SLICE_BYTES, SLICE_ROWS, Stamp, changed, check_unchanged
 from pyro_mbde.tables.table_errors import UnusableTableError, longer_rows, naming_the_file
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ _UNCLOSED = (
 @dataclass(frozen=True)
 class CsvSlices:
     """A CSV file as ranges of about :data:`~pyro_mbde.tables.slices.SLICE_BYTES` bytes that end where rows do.
+
+    None has more than :data:`~pyro_mbde.tables.slices.SLICE_ROWS` rows.
 
     Attributes:
         path: of the file.
@@ -92,6 +96,7 @@ class CsvSlices:
                 if len(content) < end - first:
                     raise changed(self.path)
                 yield number, self._parsed(content, number, places)
+        check_unchanged(self.path, self.stamp)
 
     def _parsed(self, content: bytes, number: int, places: list[int]) -> pd.DataFrame:
         import pandas as pd
@@ -157,24 +162,22 @@ def _cuts(file: BinaryIO, first: int, mark: bytes) -> Iterator[int]:
         mark: the last byte of a line.
     """
     yield first
-    place, last, is_open = first, first, False  # place is the first byte not looked at, last the latest cut
+    # place is the first byte not looked at, last the latest cut, num_rows the rows that ended since.
+    place, last, num_rows, is_open = first, first, 0, False
     while block := file.read(_BLOCK_BYTES):
-        done, end = 0, place + len(block)
+        content = np.frombuffer(block, np.uint8)
+        quotes, marks = (np.flatnonzero(content == sign[0]) for sign in (b'"', mark))
+        is_within = (np.searchsorted(quotes, marks) + is_open) % 2 == 1
+        ends, used = place + 1 + marks[~is_within], 0
         while True:
-            goal = max(done, min(last + SLICE_BYTES - place, len(block)))
-            is_open ^= block.count(b'"', done, goal) % 2 == 1
-            done = goal
-            while (found := block.find(mark, done)) >= 0:
-                is_open ^= block.count(b'"', done, found) % 2 == 1
-                done = found + 1
-                if not is_open:
-                    break
-            if found < 0:
-                is_open ^= block.count(b'"', done) % 2 == 1
+            full = int(np.searchsorted(ends, last + SLICE_BYTES, "right"))
+            at = min(full, used + SLICE_ROWS - 1 - num_rows)
+            if at >= len(ends):
                 break
-            last = place + done
+            last, used, num_rows = int(ends[at]), at + 1, 0
             yield last
-        place = end
+        num_rows += len(ends) - used
+        place, is_open = place + len(block), is_open ^ (len(quotes) % 2 == 1)
         if place - last > MAX_ROW_BYTES + SLICE_BYTES:
             raise UnusableTableError(_UNCLOSED.format(f"{last + SLICE_BYTES:,}"))
     if place > last:

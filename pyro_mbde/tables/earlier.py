@@ -75,7 +75,7 @@ class SpreadSchema(Schema):
         return base
 
     def stream(self, places: Any, **csv_format: Any) -> Any:
-        """Raises: whole numbers are spread at random, so that rows differ each time they are read."""
+        """Not supported: whole numbers are spread at random, so that rows differ each time they are read."""
         raise ValueError("A SpreadSchema must convert a table as a whole. Use Schema for tables in parts.")
 
     def to_tensor(self, frame: pd.DataFrame, *, seed: int | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from pyro_mbde.density.parts import FILE_FORMAT, read_parts_file
 from pyro_mbde.serialization import damaged_file
 from pyro_mbde.tables.csv_text import check_repeats, csv_format, read_csv
 from pyro_mbde.tables.earlier import read_noted
-from pyro_mbde.tables.row_files import TABLE_ENDINGS as TABLE_ENDINGS
+from pyro_mbde.tables.row_files import TABLE_ENDINGS
 from pyro_mbde.tables.schema import Schema
 from pyro_mbde.tables.table_errors import naming_the_file
 

@@ -83,7 +83,9 @@ def _coinciding(column: Column, reading: Reading) -> Iterator[str]:
 def _quantiles(codes: Numbers, probability: float) -> list[float]:
     if not 0 <= probability <= 1:
         return []
-    return [float(np.quantile(codes, probability, method=method)) for method in _QUANTILES]  # type: ignore[call-overload]
+    # NumPy's types want each name of a method as a literal.
+    found = (np.quantile(codes, probability, method=method) for method in _QUANTILES)  # type: ignore[call-overload]
+    return [float(value) for value in found]
 
 
 def _number(column: Column, value: object) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -95,22 +95,35 @@ class ParquetSlices:
                 wanted = {within: number for (_, within), number in located}
                 with naming_the_file(self.path, "", f"Its row group {group + 1} cannot be read."):
                     yield from self._of_group(file, group, wanted, names)
+        check_unchanged(self.path, self.stamp)
 
     def _of_group(
         self, file: Any, group: int, wanted: dict[int, int], names: list[str]
     ) -> Iterator[tuple[int, pd.DataFrame]]:
         batches = file.iter_batches(_BATCH_SLICES * SLICE_ROWS, [group], names, use_threads=False)
-        last, row = max(wanted), 0
-        for batch in batches:
-            for start in range(0, batch.num_rows, SLICE_ROWS):
-                within = (row + start) // SLICE_ROWS
-                if within in wanted:
-                    frame = batch.slice(start, SLICE_ROWS).to_pandas()
-                    yield wanted[within], frame
-            row += batch.num_rows
-            if row > last * SLICE_ROWS:
+        for within, table in enumerate(_of_slice_rows(batches)):
+            if within in wanted:
+                yield wanted.pop(within), table.to_pandas()
+            if not wanted:
                 return
         raise changed(self.path)  # the group has fewer rows than its file said
+
+
+def _of_slice_rows(batches: Iterable[Any]) -> Iterator[Any]:
+    """Tables of :data:`SLICE_ROWS` rows each, except the last, from batches of any length: pyarrow promises none."""
+    arrow: Any = importlib.import_module("pyarrow")
+    parts: list[Any] = []
+    num_rows = 0
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            part = batch.slice(start, SLICE_ROWS - num_rows)
+            parts, num_rows, start = [*parts, part], num_rows + part.num_rows, start + part.num_rows
+            if num_rows == SLICE_ROWS:
+                yield arrow.Table.from_batches(parts)
+                parts, num_rows = [], 0
+    if parts:
+        yield arrow.Table.from_batches(parts)
 
 
 def _opened(path: str) -> Any:

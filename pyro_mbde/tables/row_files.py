@@ -32,8 +32,8 @@ Places = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class RowFiles:
     """The rows of a table in Parquet or CSV files, as numbered slices that are read in any order.
 
-    A slice is 4,096 rows of one row group of a Parquet file (the last of a group has fewer), or about 256 KiB of a CSV
-    file. They are numbered by the files' names, and then by their place in the file.
+    A slice is 4,096 rows of one row group of a Parquet file (the last of a group has fewer), or of a CSV file up to
+    4,096 rows in about 256 KiB. They are numbered by the files' names, and then by their place in the file.
 
     Privacy:
         Frames are rows of the table, and numbers of rows and the fingerprint depend on it: for its owner alone.
@@ -78,11 +78,6 @@ class RowFiles:
         return cls(tuple(CsvSlices.find(path, sep, decimal, encoding) for path in paths))
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The files, in order."""
-        return tuple(file.path for file in self.files)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns of all files, in the order in which they are met."""
         return tuple(dict.fromkeys(name for file in self.files for name in file.names))
@@ -98,14 +93,9 @@ class RowFiles:
         numbers = [file.num_rows for file in self.files]
         return sum(number for number in numbers if number is not None) if None not in numbers else None
 
-    @property
-    def num_bytes(self) -> int:
-        """Of all files."""
-        return sum(file.stamp.size for file in self.files)
-
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the files' names, sizes, times and slices, which is another one if a file has changed. Private."""
+        """SHA-256 of the files' names, sizes, times and slices. It changes when a file changes. Private."""
         content = [[os.path.basename(file.path), *file.stamp, *file.layout] for file in self.files]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -154,6 +144,14 @@ def find_paths(places: Places) -> list[str]:
 
     Args:
         places: files, folders or patterns, as for :meth:`RowFiles.find`.
+
+    Returns:
+        Names of files. One that is named twice, also by a link, is there once.
+
+    Raises:
+        FileNotFoundError: there is nothing at one of the places.
+        TypeError: a place is not a path.
+        ValueError: files are of several kinds, a file has another ending, or a folder or pattern gives none.
     """
     several = [places] if isinstance(places, str | os.PathLike) else list(places)
     if not several:

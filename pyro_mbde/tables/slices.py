@@ -11,14 +11,14 @@ from pyro_mbde.tables.table_errors import ChangedFileError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Rows of a slice of a Parquet file; the last one of a row group has fewer.
+#: Most rows of a slice. All slices of a Parquet file have as many, except the last of a row group.
 SLICE_ROWS = 4096
 #: Bytes of a slice of a CSV file, up to the end of a row.
 SLICE_BYTES = 2**18
 
 
 class Stamp(NamedTuple):
-    """By what a file is told from what it was: its size in bytes, and when it was written to, in nanoseconds."""
+    """Size in bytes and modification time in nanoseconds: a file that differs in either has changed."""
 
     size: int
     modified: int
@@ -42,15 +42,15 @@ class SlicedFile(Protocol):
     """
 
     @property
-    def path(self) -> str: ...  # noqa: D102
+    def path(self) -> str: ...  # noqa: D102  # under Attributes
     @property
-    def stamp(self) -> Stamp: ...  # noqa: D102
+    def stamp(self) -> Stamp: ...  # noqa: D102  # under Attributes
     @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102  # under Attributes
     @property
-    def num_slices(self) -> int: ...  # noqa: D102
+    def num_slices(self) -> int: ...  # noqa: D102  # under Attributes
     @property
-    def num_rows(self) -> int | None: ...  # noqa: D102
+    def num_rows(self) -> int | None: ...  # noqa: D102  # under Attributes
     @property
     def layout(self) -> tuple[object, ...]:
         """Plain numbers and texts that fix where each slice lies and how it is read."""

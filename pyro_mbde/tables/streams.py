@@ -15,19 +15,21 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyro_mbde.names import same_names
+from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.tables.cells import TABLE, check_form
 from pyro_mbde.tables.notes import Note, add_notes
 from pyro_mbde.tables.row_files import Places, RowFiles, find_paths, is_pattern, is_table
+from pyro_mbde.tables.slices import SLICE_ROWS
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from pyro_mbde.tables.schema import Schema
 
-#: Up to which size a table is read whole: slices of Parquet files, bytes of others.
-MAX_WHOLE_SLICES, MAX_WHOLE_BYTES = 32, 2**25
-#: Slices that are converted together.
-_JOINED_SLICES = 32
+#: Up to which size a table is read whole: rows of Parquet files, 32 slices of 4,096; bytes of CSV files.
+MAX_WHOLE_ROWS, MAX_WHOLE_BYTES = 32 * SLICE_ROWS, 2**25
+#: Slices that are converted together, and those of a sample.
+_JOINED_SLICES, _SAMPLE_SLICES = 32, 32
 _NUMBER = "number"
 
 
@@ -68,6 +70,11 @@ class TableStream:
     def num_slices(self) -> int:
         """How many slices there are."""
         return self.files.num_slices
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows the files have; None for CSV files, which do not say. Private."""
+        return self.files.num_rows
 
     @property
     def fingerprint(self) -> str:
@@ -118,8 +125,7 @@ class TableStream:
 
     def warn(self) -> None:
         """Warns once of what was done to the rows read so far, each slice counted once; silent if that is nothing."""
-        total = self.files.num_rows
-        of = f" of {total:,}" if total is not None else ""
+        of = f" of {self.num_rows:,}" if self.num_rows is not None else ""
         extent = f"These counts are of the {self._num_rows:,}{of} rows that have been read."
         self.schema._warn(self._notes or (), self._num_kept, self._num_rows, TABLE, [extent], stacklevel=3)
 
@@ -147,7 +153,8 @@ class TableStream:
             self._as_rows(frame)
         except (TypeError, ValueError) as error:
             path, place = self.files.where(number)
-            raise type(error)(f"In the file {path!r}, {place}: {error}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError  # subclasses may take other arguments
+            raise kind(f"In the file {path!r}, {place}, with rows counted from there: {error}") from None
 
 
 def _types(frame: pd.DataFrame) -> tuple[object, ...]:
@@ -174,7 +181,10 @@ class TableCheck(NamedTuple):
 def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | TableStream:
     """Returns the rows of a table if it is small, and a stream of them otherwise.
 
-    Small are up to 32 slices of Parquet files and up to 32 MiB of CSV files.
+    Small are up to 131,072 rows of Parquet files and up to 32 MiB of CSV files, however many files there are.
+
+    Privacy:
+        Rows, warnings and errors depend on the table: for its owner alone.
 
     Args:
         places: a file, a folder, a pattern or several of these, as for :meth:`RowFiles.find`.
@@ -183,6 +193,12 @@ def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | Ta
 
     Returns:
         Tensor of shape ``(n, d)``, as :meth:`pyro_mbde.Schema.to_tensor` gives it, or a stream.
+
+    Raises:
+        FileNotFoundError: there is nothing at one of the places.
+        TypeError: a column of a small table holds something of another kind.
+        ValueError: files are of several kinds, one is damaged or lacks a column of the schema, or a small table has
+            values that the schema refuses.
     """
     files = _large_files(places, csv_format)
     return schema.to_tensor(_whole(places, schema, csv_format)) if files is None else TableStream(files, schema)
@@ -191,29 +207,74 @@ def open_table(places: Places, schema: Schema, **csv_format: Any) -> Tensor | Ta
 def check_table(places: Places, schema: Schema, *, progress: bool = False, **csv_format: Any) -> TableCheck:
     """Reads a whole table, of any size, and warns once of what its schema makes of it.
 
+    A table that is too large to be held is read a few slices at a time.
+
+    Privacy:
+        Counts, warnings and errors depend on the table: for its owner alone.
+
     Args:
         places: as for :func:`open_table`.
         schema: of the table.
         progress: whether to show a progress bar.
         csv_format: as for :func:`open_table`.
+
+    Returns:
+        The names of all columns of the table, and how many rows there are and are kept.
+
+    Raises:
+        FileNotFoundError: there is nothing at one of the places.
+        ChangedFileError: a file changed while it was read.
+        TypeError: a column holds something of another kind.
+        ValueError: files are of several kinds, one is damaged or lacks a column, or a column has values that it
+            refuses.
     """
     files = _large_files(places, csv_format)
     if files is None:
         frame = _whole(places, schema, csv_format)
         return TableCheck(tuple(map(str, frame.columns)), len(frame), len(schema.to_tensor(frame)))
     stream = TableStream(files, schema)
-    with tqdm(total=files.num_slices, desc="table", unit="slice", disable=not progress) as bar:
-        for start in range(0, files.num_slices, MAX_WHOLE_SLICES):
-            part = range(start, min(start + MAX_WHOLE_SLICES, files.num_slices))
+    _read_all(stream, range(stream.num_slices), progress=progress)
+    stream.warn()
+    return TableCheck(files.names, stream.num_rows_read, stream.num_rows_kept)
+
+
+def check_refused(stream: TableStream, *, ranks: Ranks = ALONE, progress: bool = False) -> None:
+    """Raises if a table holds what its schema refuses; reads all rows, or none if no column refuses anything.
+
+    A fit reads some slices of a large table, by chance: whether it meets such a value would be chance too.
+
+    Privacy:
+        Errors depend on the table: for its owner alone.
+
+    Args:
+        stream: the table. Its counts stay as they are.
+        ranks: the processes that share out the slices; what one of them finds, that one raises.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ChangedFileError: a file has changed since its slices were counted.
+        TypeError: a column holds something of another kind.
+        ValueError: a file is damaged, or a column has values that it refuses.
+    """
+    if any("refuse" in (column.outside, column.missing) for column in stream.schema.columns):
+        first, end = (stream.num_slices * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+        _read_all(TableStream(stream.files, stream.schema), range(first, end), progress=progress)
+
+
+def _read_all(stream: TableStream, slices: range, *, progress: bool) -> None:
+    """Reads slices a few at a time, for what is counted and raised."""
+    with tqdm(total=len(slices), desc="table", unit="slice", disable=not progress) as bar:
+        for start in range(0, len(slices), _JOINED_SLICES):
+            part = slices[start : start + _JOINED_SLICES]
             stream.read(part)
             bar.update(len(part))
-    stream.warn()
-    names = dict.fromkeys(name for file in files.files for name in file.names)
-    return TableCheck(tuple(names), stream.num_rows_read, stream.num_rows_kept)
 
 
 def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any) -> tuple[pd.DataFrame, bool]:
     """Returns a table as a DataFrame: whole if it is small, and otherwise 32 of its slices, chosen at random.
+
+    Privacy:
+        Rows and errors depend on the table: for its owner alone.
 
     Args:
         places: as for :func:`open_table`.
@@ -222,13 +283,18 @@ def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any)
 
     Returns:
         The rows, and whether they are all of the table.
+
+    Raises:
+        FileNotFoundError: there is nothing at one of the places.
+        ChangedFileError: a file changed while it was read.
+        ValueError: files are of several kinds, or one is damaged or lacks a column of the schema.
     """
     import pandas as pd
 
     files = _large_files(places, csv_format)
     if files is None:
         return _whole(places, schema, csv_format), True
-    chosen = np.random.default_rng(0).choice(files.num_slices, min(MAX_WHOLE_SLICES, files.num_slices), replace=False)
+    chosen = np.random.default_rng(0).choice(files.num_slices, min(_SAMPLE_SLICES, files.num_slices), replace=False)
     return pd.concat([frame for _, frame in files.frames(chosen.tolist())], ignore_index=True), False
 
 
@@ -238,11 +304,11 @@ def _large_files(places: Places, csv_format: dict[str, Any]) -> RowFiles | None:
     if single is not None and not os.path.isdir(single) and not is_pattern(single) and not is_table(single):
         return None  # reading it says what is wrong
     paths = find_paths(places)
-    num_bytes = sum(os.path.getsize(path) for path in paths)
     if not paths[0].lower().endswith(".parquet"):
+        num_bytes = sum(os.path.getsize(path) for path in paths)
         return RowFiles.find(paths, **csv_format) if num_bytes > MAX_WHOLE_BYTES else None
     files = RowFiles.find(paths, **csv_format)
-    return files if files.num_slices > MAX_WHOLE_SLICES else None
+    return files if files.num_rows is None or files.num_rows > MAX_WHOLE_ROWS else None
 
 
 def _whole(places: Places, schema: Schema | None, csv_format: dict[str, str]) -> pd.DataFrame:

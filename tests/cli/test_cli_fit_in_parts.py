@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from cli_words import FIT, Run
+from rank_processes import rank_environment
 
 from pyro_mbde.tables import streams
 from pyro_mbde.tables.files import TableModel
+from pyro_mbde.training.density_ratio import DensityRatio, LogRatio
 from pyro_mbde.training.weak_learner import WeakLearner
 
 REST = FIT[2:]
@@ -32,7 +36,7 @@ def parts() -> list[Path]:
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch, parts: list[Path]) -> list[Path]:
     """The same, taken for a table that is too large to be read whole."""
-    monkeypatch.setattr(streams, "MAX_WHOLE_SLICES", 2)
+    monkeypatch.setattr(streams, "MAX_WHOLE_ROWS", 150)
     return parts
 
 
@@ -109,6 +113,56 @@ def test_resumed(interrupted: list[Path], run: Run) -> None:
     resumed = fitted()
     run("fit", *interrupted, *REST, "--force")
     assert fitted() == resumed
+
+
+def test_force_discards_the_checkpoint(interrupted: list[Path], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the new fit has a checkpoint of its own; but not where an argument is wrong."""
+    checkpoint = Path("model.pt.checkpoint")
+    run("fit", *interrupted, *REST, "--force", "--delta", 2, code=1)
+    run("fit", "nowhere", *REST, "--force", code=1)
+    assert checkpoint.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(DensityRatio, "fit", Mock(side_effect=KeyboardInterrupt))
+        run("fit", *interrupted, *REST, "--force", "--resume", code=130)
+        assert checkpoint.exists()
+        run("fit", *interrupted, *REST, "--force", code=130)
+        assert not checkpoint.exists()
+
+
+def test_small_tables_have_a_checkpoint_where_it_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    fit = DensityRatio.fit
+
+    def noting(self: DensityRatio, *args: Any, **options: Any) -> LogRatio:
+        kept.append(self.checkpoint is not None)
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(DensityRatio, "fit", noting)
+    for options in ((), ("--checkpoint-steps", 1), ("--resume",)):
+        run(*FIT, "--force", *options)
+    assert kept == [False, True, True]
+
+
+def test_what_the_schema_refuses_is_told_before_the_fit(
+    in_parts: list[Path], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever slices the fit would have read."""
+    text = Path("schema.toml").read_text().replace('name = "age"', 'name = "age"\noutside = "refuse"')
+    Path("schema.toml").write_text(text)
+    assert "refuse" in text
+    monkeypatch.setattr(DensityRatio, "fit", Mock(side_effect=KeyboardInterrupt))
+    run("fit", "visits", *REST, code=130)
+    frame = pd.read_parquet(in_parts[2])
+    frame.loc[frame.index[-1], "age"] = 400.0
+    frame.to_parquet(in_parts[2])
+    assert "must hold what its schema allows" in run("fit", "visits", *REST, code=1).stderr
+
+
+def test_check_is_for_one_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in rank_environment(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    told = run("fit", "table.csv", "--schema", "schema.toml", "--check", code=2).stderr
+    assert "--check runs in one process. Run it without torchrun." in " ".join(told.split())
 
 
 def test_another_table_is_not_gone_on_with(interrupted: list[Path], run: Run) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import pickle
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,6 +39,10 @@ def joined(files: RowFiles) -> pd.DataFrame:
     return pd.concat([frame for _, frame in files.frames(range(files.num_slices))], ignore_index=True)
 
 
+def paths(files: RowFiles) -> list[str]:
+    return [file.path for file in files.files]
+
+
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """CSV files of few rows have many slices, and blocks end anywhere."""
@@ -49,7 +56,7 @@ class TestParquet:
         path, frame = tmp_path / "t.parquet", table()
         frame.to_parquet(path, row_group_size=4500)
         files = RowFiles.find(path)
-        assert (files.num_slices, files.num_rows, files.num_bytes) == (5, NUM_ROWS, path.stat().st_size)
+        assert (files.num_slices, files.num_rows) == (5, NUM_ROWS)
         assert [len(part) for _, part in files.frames(range(5))] == [4096, 404, 4096, 404, 1000]
         pd.testing.assert_frame_equal(joined(files), frame)
         ((number, part),) = files.frames([2], ["visits"])
@@ -65,6 +72,30 @@ class TestParquet:
         with pytest.raises(ValueError, match="slices must be below num_slices = 5"):
             list(files.frames([5]))
         assert list(files.frames([])) == []
+
+    @pytest.mark.parametrize("lengths", [[1], [100, 4096, 3], [5000], [4095, 2], [20_000]])
+    def test_batches_of_any_length(self, lengths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """pyarrow promises batches of at most so many rows, and no more."""
+        parquet = pytest.importorskip("pyarrow.parquet")
+        path, frame = tmp_path / "t.parquet", table()
+        frame.to_parquet(path, row_group_size=9500)
+        iter_batches = parquet.ParquetFile.iter_batches
+
+        def odd_batches(self: object, *args: object, **options: object) -> Iterator[Any]:
+            for batch in iter_batches(self, *args, **options):
+                start = 0
+                for length in itertools.cycle(lengths):
+                    if start >= batch.num_rows:
+                        break
+                    yield batch.slice(start, length)
+                    start += length
+
+        files = RowFiles.find(path)
+        monkeypatch.setattr(parquet.ParquetFile, "iter_batches", odd_batches)
+        assert [len(part) for _, part in files.frames(range(4))] == [4096, 4096, 1308, 500]
+        pd.testing.assert_frame_equal(joined(files), frame)
+        ((_, part),) = files.frames([2])
+        pd.testing.assert_frame_equal(part, frame[8192:9500].reset_index(drop=True))
 
     def test_names_with_points_and_an_index(self, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow")
@@ -109,7 +140,23 @@ class TestCsv:
         assert files.num_slices > 40
         assert files.num_rows is None
         pd.testing.assert_frame_equal(joined(files), read_table(path, encoding=encoding))
-        assert max(np.diff(files.files[0].cuts)) < 1200  # type: ignore[attr-defined]
+        assert max(np.diff(files.files[0].cuts)) < 1200  # type: ignore[attr-defined]  # a CSV file's
+
+    @pytest.mark.parametrize("num_rows", [99, 100, 101, 1234])
+    def test_short_rows_are_cut_by_their_number(
+        self, num_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(csv_slices, "SLICE_ROWS", 100)
+        path = tmp_path / "t.csv"
+        cells = ["1", "2", '"\n\n"', '""'] * num_rows
+        path.write_text("word\n" + "".join(f"{cell}\n" for cell in cells[:num_rows]) + "\n" * 150)
+        files = RowFiles.find(path)
+        frames = [frame for _, frame in files.frames(range(files.num_slices))]
+        assert [len(frame) for frame in frames if len(frame)] == [
+            *[100] * (num_rows // 100),
+            *([num_rows % 100] if num_rows % 100 else []),
+        ]
+        assert sum(map(len, frames)) == len(read_table(path)) == num_rows
 
     def test_ends_of_lines_of_old_macs(self, tmp_path: Path) -> None:
         path, frame = tmp_path / "t.csv", table(500).drop(columns="word")
@@ -205,20 +252,20 @@ class TestPlaces:
 
     def test_files_folders_and_patterns(self, folder: Path) -> None:
         everything = [str(folder / name) for name in ("a.csv", "b.csv", "below/c.CSV")]
-        assert list(RowFiles.find(folder).paths) == everything
-        assert list(RowFiles.find(str(folder / "*.csv")).paths) == [str(folder / "_old.csv"), *everything[:2]]
-        assert list(RowFiles.find([folder / "b.csv", folder / "a.csv"]).paths) == everything[:2]
-        assert list(RowFiles.find([folder, folder / "a.csv", str(folder / "[ab].csv")]).paths) == everything
+        assert paths(RowFiles.find(folder)) == everything
+        assert paths(RowFiles.find(str(folder / "*.csv"))) == [str(folder / "_old.csv"), *everything[:2]]
+        assert paths(RowFiles.find([folder / "b.csv", folder / "a.csv"])) == everything[:2]
+        assert paths(RowFiles.find([folder, folder / "a.csv", str(folder / "[ab].csv")])) == everything
         assert joined(RowFiles.find(folder))["name"].tolist() == ["a", "b", "b"]
 
     def test_one_file_by_two_names_counts_once(self, folder: Path) -> None:
         os.link(folder / "a.csv", folder / "again.csv")
         (folder / "linked.csv").symlink_to(folder / "a.csv")
-        assert len(RowFiles.find(str(folder / "*a*.csv")).paths) == 1
+        assert len(paths(RowFiles.find(str(folder / "*a*.csv")))) == 1
 
     def test_a_name_with_signs_of_a_pattern(self, tmp_path: Path) -> None:
         (tmp_path / "visits[1].csv").write_text("age\n1\n")
-        assert len(RowFiles.find(tmp_path / "visits[1].csv").paths) == 1
+        assert len(paths(RowFiles.find(tmp_path / "visits[1].csv"))) == 1
 
     def test_refused(self, folder: Path) -> None:
         with pytest.raises(FileNotFoundError, match=r"z\.csv"):
@@ -232,7 +279,7 @@ class TestPlaces:
         with pytest.raises(ValueError, match="places must name a file"):
             RowFiles.find([])
         with pytest.raises(TypeError, match="places must be paths"):
-            RowFiles.find([3])  # type: ignore[list-item]
+            RowFiles.find([3])  # type: ignore[list-item]  # refused
         (folder / "empty").mkdir()
         with pytest.raises(ValueError, match="places must hold files that end in .*This folder has none."):
             RowFiles.find(folder / "empty")
@@ -267,3 +314,17 @@ class TestChanges:
         path.unlink()
         with pytest.raises(FileNotFoundError):
             list(files.frames([0]))
+
+    @pytest.mark.parametrize("ending", ["csv", "parquet"])
+    def test_a_file_that_changes_while_it_is_read(self, ending: str, tmp_path: Path) -> None:
+        if ending == "parquet":
+            pytest.importorskip("pyarrow")
+        path, frame = tmp_path / f"t.{ending}", table(9000)
+        frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
+        files = RowFiles.find(path)
+        assert files.num_slices == 3
+        frames = files.frames(range(3))
+        next(frames)
+        os.utime(path, ns=(0, 0))
+        with pytest.raises(ChangedFileError):
+            list(frames)

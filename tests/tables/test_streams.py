@@ -15,10 +15,11 @@ import pandas as pd
 import pytest
 import torch
 
-from pyro_mbde import Column, Schema, TableStream
+from pyro_mbde import Column, PrivacyLeakWarning, Schema, TableStream
+from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.tables import csv_slices, parquet_slices, streams
 from pyro_mbde.tables.files import read_table
-from pyro_mbde.tables.streams import open_table
+from pyro_mbde.tables.streams import check_refused, open_table
 
 SCHEMA = Schema(
     (
@@ -233,7 +234,10 @@ class TestErrors:
         stream = Schema((Column("age", 0, 110, outside="refuse"),)).stream(path)
         stream.read([0, 1])
         begins = re.escape(f"In the file {str(path)!r}, rows from byte ")
-        with pytest.raises(ValueError, match=f"{begins}[0-9,]+: The table must hold what its schema allows") as caught:
+        with pytest.raises(
+            ValueError,
+            match=f"{begins}[0-9,]+, with rows counted from there: The table must hold what its schema allows",
+        ) as caught:
             stream.read(range(stream.num_slices))
         assert "31337" not in str(caught.value)
 
@@ -242,9 +246,49 @@ class TestErrors:
         path = tmp_path / "t.parquet"
         pd.DataFrame({"age": [*["3"] * 200, "Alice"]}).to_parquet(path, row_group_size=150)
         stream = Schema((Column("age", 0, 110),)).stream(path)
-        with pytest.raises(TypeError, match="row group 2, rows from 1: The table must hold .*") as caught:
+        with pytest.raises(
+            TypeError, match="row group 2, rows from 1, with rows counted from there: The table must hold .*"
+        ) as caught:
             stream.read([3])
         assert "Alice" not in str(caught.value)
+
+    def test_errors_of_any_class_are_placed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "t.csv"
+        path.write_text("age\n1\n")
+        stream = Schema((Column("age", 0, 110),)).stream(path)
+
+        def undecodable(frame: pd.DataFrame) -> None:
+            b"\xff".decode()
+
+        monkeypatch.setattr(stream, "_as_rows", undecodable)
+        with pytest.raises(ValueError, match="rows from byte 4, with rows counted from there: 'utf-8' codec"):
+            stream.read([0])
+
+    @pytest.mark.parametrize("policy", [{"outside": "refuse"}, {"missing": "refuse"}, {}])
+    def test_what_is_refused_is_found_beforehand(self, policy: dict[str, str], tmp_path: Path) -> None:
+        """By the process that reads it."""
+        path = tmp_path / "t.csv"
+        pd.DataFrame({"age": [*[30.5] * 500, None if "missing" in policy else 111], "x": 1}).to_csv(path, index=False)
+        stream = Schema((Column("age", 0, 110, **policy),)).stream(path)  # type: ignore[arg-type]  # one of two policies
+        assert stream.num_slices > 8
+        check_refused(stream, ranks=Ranks(0, 2))
+        for ranks in (Ranks(1, 2), ALONE):
+            if policy:
+                with pytest.raises(ValueError, match="The table must hold what its schema allows"):
+                    check_refused(stream, ranks=ranks)
+            else:
+                check_refused(stream, ranks=ranks)
+        assert stream.num_rows_read == 0
+
+    def test_processes_share_out_what_is_checked(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "t.csv"
+        pd.DataFrame({"age": np.arange(700.0) / 7}).to_csv(path, index=False)
+        stream = Schema((Column("age", 0, 110, outside="refuse"),)).stream(path)
+        read: list[int] = []
+        monkeypatch.setattr(TableStream, "read", lambda _, slices: read.extend(slices))
+        for rank in range(3):
+            check_refused(stream, ranks=Ranks(rank, 3))
+        assert read == list(range(stream.num_slices))
 
     def test_a_file_that_lacks_a_column_is_named(self, tmp_path: Path) -> None:
         schema = Schema((Column("age", 0, 110), Column("visits", 0, 9)))
@@ -270,7 +314,7 @@ class TestFingerprint:
 class TestOpenTable:
     @pytest.fixture
     def small_limits(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(streams, "MAX_WHOLE_SLICES", 3)
+        monkeypatch.setattr(streams, "MAX_WHOLE_ROWS", 200)
         monkeypatch.setattr(streams, "MAX_WHOLE_BYTES", 2000)
         return iter(())
 
@@ -290,21 +334,35 @@ class TestOpenTable:
             assert torch.equal(rows, schema.to_tensor(read_table(path)))
         assert isinstance(open_table(str(tmp_path / f"*.{ending}"), schema), TableStream)
 
+    def test_a_small_table_in_many_slices(self, tmp_path: Path) -> None:
+        """Whose stated mean is noticed to be that of the table itself."""
+        pytest.importorskip("pyarrow")
+        schema = Schema((Column("age", 0, 110, mean=50.123456, sd=9),))
+        for number in range(40):
+            pd.DataFrame({"age": [49.123456, 51.123456] * 10}).to_parquet(
+                tmp_path / f"{number}.parquet", row_group_size=7
+            )
+        with pytest.warns(PrivacyLeakWarning):
+            rows = open_table(tmp_path, schema)
+        assert isinstance(rows, torch.Tensor)
+        assert schema.stream(tmp_path).num_slices == 120
+        assert schema.stream(tmp_path).num_rows == len(rows) == 800
+
     def test_small_files_are_joined(self, tmp_path: Path) -> None:
         schema = Schema((Column("age", 0, 110), Column("ward", kind="category", levels=("A", "B"))))
         (tmp_path / "a.csv").write_text("age,ward,unused\n1,A,3\n2,B,3\n")
         (tmp_path / "b.csv").write_text("ward,age\nA,3\n")
         (tmp_path / "c.csv").write_text("ward,age\n")
-        assert open_table(tmp_path, schema).tolist() == [[1, 0], [2, 1], [3, 0]]  # type: ignore[union-attr]
-        assert open_table(tmp_path / "c.csv", schema).shape == (0, 2)  # type: ignore[union-attr]
+        assert open_table(tmp_path, schema).tolist() == [[1, 0], [2, 1], [3, 0]]  # type: ignore[union-attr]  # a tensor
+        assert open_table(tmp_path / "c.csv", schema).shape == (0, 2)  # type: ignore[union-attr]  # a tensor
 
     @pytest.mark.usefixtures("small_limits")
     def test_formats_that_are_read_whole_alone(self, tmp_path: Path) -> None:
         schema, frame = Schema((Column("age", 0, 110),)), pd.DataFrame({"age": np.linspace(0.001, 99, 5)})
         frame.to_csv(tmp_path / "a.csv.gz", index=False)
         frame.to_csv(tmp_path / "b.csv", index=False, encoding="utf-16")
-        assert len(open_table(tmp_path / "a.csv.gz", schema)) == 5  # type: ignore[arg-type]
-        assert len(open_table(tmp_path / "b.csv", schema, encoding="utf-16")) == 5  # type: ignore[arg-type]
+        assert len(open_table(tmp_path / "a.csv.gz", schema)) == 5  # type: ignore[arg-type]  # a tensor
+        assert len(open_table(tmp_path / "b.csv", schema, encoding="utf-16")) == 5  # type: ignore[arg-type]  # a tensor
         pd.concat([frame] * 200).to_csv(tmp_path / "c.csv", index=False, encoding="utf-16")
         with pytest.raises(ValueError, match="utf-16 text, which cannot be read in parts. Save it as UTF-8."):
             open_table(tmp_path / "c.csv", schema, encoding="utf-16")
