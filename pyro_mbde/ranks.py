@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,20 +14,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error
+from pyro_mbde._launcher import launched, meeting_place
 
 T = TypeVar("T")
 
-#: What a launcher such as torchrun tells each process.
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: Seconds that a step in common may take; and how long a process waits for another that works alone. One that ends
 #: closes its connections, which ends both kinds of waiting at once.
 _STEP_SECONDS, _PATIENCE_SECONDS = 60.0, 86_400.0
 
 
 class LostRankError(RuntimeError):
-    """Another of the processes that work together ended or no longer answers.
+    """A step that several processes take together failed, as it does where one of them ended or no longer answers.
 
-    It is raised in every process that is left, in place of torch's own errors. Nothing in it depends on the table.
+    It is raised in every process that is left, in place of torch's own errors. Nothing in it depends on the table: what
+    torch says names connections and sizes of messages.
     """
 
 
@@ -118,25 +117,6 @@ class Ranks:
             dist.all_gather_object(held, value, group=joined.patient)
         return held
 
-    def gather_rows(self, rows: Tensor) -> Tensor:
-        """Returns the rows of all processes one below another, in order of rank, on the device of this one's.
-
-        Args:
-            rows: shape ``(n, *row_shape)``; n may differ between processes, shape and dtype of a row may not.
-
-        Raises:
-            LostRankError: another process ended.
-        """
-        if self.size == 1:
-            return rows
-        counts = self.gather(len(rows))
-        padded = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype)
-        padded[: len(rows)] = rows.detach().cpu()
-        parts = [torch.empty_like(padded) for _ in counts]
-        with self._together("collecting rows") as joined:
-            dist.all_gather(parts, padded, group=joined.patient)
-        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]).to(rows.device)
-
     def send(self, value: Tensor, *, to: int = 0, seconds: float | None = None) -> None:
         """Sends a tensor to another process, and waits until that one receives it.
 
@@ -190,10 +170,10 @@ class Ranks:
         except LostRankError:
             raise
         except RuntimeError as error:  # torch has several kinds, all of them derived from this
+            said = next(iter(str(error).splitlines()), type(error).__name__)
             raise LostRankError(
-                f"Process {self.rank} of {self.size} lost another one while {work}: it ended or does not answer. Its "
-                f"own message says why, if there is one. Start all of them again, with --resume where a fit kept a "
-                f"checkpoint."
+                f"Process {self.rank} of {self.size} failed while {work} ({said}). Another process may have ended: "
+                f"look for its message first. Start all of them again, with --resume where a fit kept a checkpoint."
             ) from error
 
 
@@ -214,13 +194,7 @@ def launched_ranks() -> Ranks:
     Raises:
         ValueError: the environment does not hold numbers.
     """
-    if not all(os.environ.get(name) for name in _ENVIRONMENT):
-        return ALONE
-    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    if not (rank.isdecimal() and size.isdecimal()):
-        remedy = "Start processes with torchrun, or unset RANK and WORLD_SIZE."
-        raise ValueError(argument_error("RANK", "and WORLD_SIZE be whole numbers", f"{rank} and {size}", remedy))
-    return Ranks(int(rank), int(size))
+    return Ranks(*launched())
 
 
 @contextmanager
@@ -273,8 +247,7 @@ def _join(ranks: Ranks, timeout: timedelta, patience: timedelta) -> _Joined:
         dist.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size, timeout=timeout)
         return _Joined(dist.group.WORLD, dist.new_group(backend="gloo", timeout=patience), store)
     except RuntimeError as error:
-        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostRankError(
-            f"Process {ranks.rank} of {ranks.size} did not meet all others at {place} within "
+            f"Process {ranks.rank} of {ranks.size} did not meet all others at {meeting_place()} within "
             f"{timeout.total_seconds():g} seconds. Start all of them again, with an address that each of them reaches."
         ) from error

@@ -16,6 +16,8 @@ ROOMS = [
     "_version",
     "_checks",
     "_torch_state",
+    "_signals",
+    "_launcher",
     "ranks",
     "private_files",
     "names",

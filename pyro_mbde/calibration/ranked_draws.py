@@ -28,7 +28,8 @@ class _Request(NamedTuple):
     """What the first process asks of the others.
 
     Attributes:
-        kind: ``fresh`` for ``size`` rows, ``quasi`` for replicates of ``size``, ``done`` with a ``result``, ``failed``.
+        kind: ``fresh`` to make ``size`` rows, ``quasi`` to make replicates of ``size``, ``send`` for what was made,
+            ``done`` with a ``result``, or ``failed``.
         size: number of draws.
         num_held: draws that quasi-random ones are to follow.
         seed: of quasi-random draws.
@@ -76,6 +77,8 @@ class RankedDraws(ScoredDraws):
             if other is None or _difference(other, first)
         }
         self._sharing = [rank for rank in range(ranks.size) if rank not in self.left_out]
+        #: Whether others are sending what they made: they hear of nothing else until all of it is received.
+        self._is_receiving = False
 
     def _arithmetic(self, base: PreparedBase) -> Arithmetic:
         """What must agree with the first process: settings, draws of the base, and their scores."""
@@ -97,14 +100,16 @@ class RankedDraws(ScoredDraws):
         try:
             result = decide()
         except BaseException:
-            with contextlib.suppress(LostRankError):
-                self._ranks.broadcast(_Request("failed"))
+            if not self._is_receiving:  # otherwise they find out when this process leaves them
+                with contextlib.suppress(LostRankError):
+                    self._ranks.broadcast(_Request("failed"))
             raise
         self._ranks.broadcast(_Request("done", result=result))
         return result
 
     def _serve(self) -> Any:
         no_bar: tqdm[Any] = tqdm(disable=True)
+        made: tuple[Tensor, Tensor | None] | None = None
         while True:
             request = self._ranks.broadcast(_Request("failed"))
             if request.kind == "done":
@@ -113,11 +118,14 @@ class RankedDraws(ScoredDraws):
                 raise LostRankError("The first process of several failed. Its own message says why.")
             if self._ranks.rank in self.left_out:
                 continue
-            if request.kind == "fresh":
+            if request.kind == "send":
+                self._send(made)
+                made = None
+            elif request.kind == "fresh":
                 share = self._shares(request.size)[self._ranks.rank]
-                self._send(super().fresh(share, no_bar) if share else None)
+                made = super().fresh(share, no_bar) if share else None
             else:
-                self._send(self._replicates(request, no_bar))
+                made = self._replicates(request, no_bar)
 
     def fresh(self, num_draws: int, bar: tqdm[Any]) -> tuple[Tensor, Tensor | None]:
         """Returns scores and points of independent draws, those of each process after those of the one before."""
@@ -131,7 +139,7 @@ class RankedDraws(ScoredDraws):
         for start in range(0, num_blocks, together):
             count = min(together, num_blocks - start)
             scores, points = self.fresh(count * size, bar)
-            pieces = [None] * count if points is None else points.split(size)  # type: ignore[no-untyped-call]
+            pieces = [None] * count if points is None else torch.split(points, size)
             yield from zip(torch.split(scores, size), pieces, strict=True)
 
     def quasi_random(self, num_held: int, size: int, bar: tqdm[Any]) -> SampledScores:
@@ -169,17 +177,27 @@ class RankedDraws(ScoredDraws):
     def _with_others(
         self, own: tuple[Tensor, Tensor | None], shares: dict[int, int], bar: tqdm[Any]
     ) -> tuple[Tensor, Tensor | None]:
-        """Puts what the other processes send behind the first one's own."""
-        scores, points = [own[0]], own[1]
-        pieces = [] if points is None else [points]
-        for rank, share in shares.items():
-            if rank and share:
-                scores.append(self._ranks.receive(rank, torch.empty(share, dtype=own[0].dtype)).to(own[0].device))
-                if points is not None:
-                    like = torch.empty(share, *points.shape[1:], dtype=points.dtype)
-                    pieces.append(self._ranks.receive(rank, like).to(points.device))
-                bar.update(share)
-        return torch.cat(scores), torch.cat(pieces) if pieces else None
+        """Puts what the other processes send behind the first one's own.
+
+        They send once the first process has made its own: until then, it can tell them that it failed. What could fail
+        here is done before they are asked, or once all is received.
+        """
+        senders = [rank for rank, share in shares.items() if rank and share]
+        parts = [part for part in own if part is not None]
+        theirs = [
+            (rank, [torch.empty(shares[rank], *part.shape[1:], dtype=part.dtype) for part in parts]) for rank in senders
+        ]
+        self._ranks.broadcast(_Request("send"))
+        self._is_receiving = True
+        for rank, empty in theirs:
+            for part in empty:
+                self._ranks.receive(rank, part)
+        self._is_receiving = False
+        bar.update(sum(shares[rank] for rank in senders))
+        whole = [
+            torch.cat([part, *(sent[place].to(part.device) for _, sent in theirs)]) for place, part in enumerate(parts)
+        ]
+        return whole[0], whole[1] if len(whole) > 1 else None
 
     def same_density(self, build: Callable[[Arithmetic | None], MollifiedExpFamily]) -> MollifiedExpFamily:
         """Builds the first process's density in every process, under one fingerprint.

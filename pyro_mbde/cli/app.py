@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from pyro_mbde._signals import finished_once_begun
 from pyro_mbde.cli.audit import audit_command
 from pyro_mbde.cli.budget import budget_group
 from pyro_mbde.cli.config import config_option
@@ -38,13 +39,14 @@ class Application(click.Group):
         """Runs the command and, in click's standalone mode, exits with its code."""
         if not extra.pop("standalone_mode", True):
             return self._start(*args, **extra)
-        with warnings.catch_warnings():
-            if not sys.warnoptions:
-                warnings.simplefilter("ignore")
-                warnings.simplefilter("default", UserWarning)
-            warnings.showwarning = _show_warning
-            code = self._run(*args, **extra)
-        flush_streams()
+        with finished_once_begun():
+            with warnings.catch_warnings():
+                if not sys.warnoptions:
+                    warnings.simplefilter("ignore")
+                    warnings.simplefilter("default", UserWarning)
+                warnings.showwarning = _show_warning
+                code = self._run(*args, **extra)
+            flush_streams()
         sys.exit(code)
 
     def _start(self, *args: Any, **extra: Any) -> Any:

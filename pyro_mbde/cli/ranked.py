@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyro_mbde._launcher import launched
 from pyro_mbde.cli.console import Console
 
 if TYPE_CHECKING:
@@ -59,8 +57,11 @@ def speaker(error: Exception) -> str | None:
     if hasattr(error, _SPEAKER):
         found: str | None = getattr(error, _SPEAKER)
         return found
-    size, rank = num_processes(), os.environ.get("RANK", "0")
-    if size == 1 or rank == "0":
+    try:
+        rank, size = launched()
+    except ValueError:  # which is the error to be told
+        return ""
+    if size == 1 or rank == 0:
         return ""
     # Before they have joined, all meet the same errors, except where a file is missing on one machine.
     return f"process {rank} of {size}: " if isinstance(error, click.BadParameter) else None
@@ -68,14 +69,12 @@ def speaker(error: Exception) -> str | None:
 
 def num_processes() -> int:
     """How many processes a launcher started, from the environment."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if all(os.environ.get(name) for name in names) and size.isdecimal() else 1
+    return launched()[1]
 
 
 def is_first_process() -> bool:
     """Whether this is the process that reads and writes the files of a command's options; from the environment."""
-    return num_processes() == 1 or os.environ.get("RANK") == "0"
+    return launched()[0] == 0
 
 
 def check_one_process(command: str | None) -> None:
@@ -86,19 +85,3 @@ def check_one_process(command: str | None) -> None:
             f"`pyro-mbde {command}` runs in one process, got {num_processes()}. Run it without torchrun: only "
             f"{together} share out their work."
         )
-
-
-@contextmanager
-def held_off_termination() -> Iterator[None]:
-    """Holds off requests to end, for a block that must be finished once it has begun.
-
-    A launcher that loses one process asks all others to end, and kills them half a minute later.
-    """
-    if threading.current_thread() is not threading.main_thread():  # which alone may change what signals do
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *arguments: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import click
 
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
-from pyro_mbde.cli.ranked import command_ranks, held_off_termination
+from pyro_mbde.cli.ranked import command_ranks
 from pyro_mbde.cli.shared import (
     EXAMPLES,
     EXISTING,
@@ -79,7 +78,7 @@ def release_command(
 
     Several processes draw the rows together if they are started by torchrun: `torchrun --nproc-per-node=2 -m pyro_mbde
     release ...`. The first one charges, writes and speaks. If another is lost after the charge, it draws that one's
-    rows too; torchrun leaves it half a minute to finish.
+    rows too; torchrun asks it to end, and leaves it half a minute to finish.
     """
     with command_ranks(console) as (ranks, spoken):
         from pyro_mbde.tables.files import TableModel
@@ -90,8 +89,7 @@ def release_command(
 
             serve_draws(fitted.density, ranks)
             return
-        with contextlib.nullcontext() if ranks.size == 1 else held_off_termination():
-            _release(spoken, ranks, fitted, model, num_rows, ledger, account, output, purpose, who, variable_time, seed)
+        _release(spoken, ranks, fitted, model, num_rows, ledger, account, output, purpose, who, variable_time, seed)
 
 
 def _release(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from pyro_mbde._checks import argument_error, check_seed, counted, shown
+from pyro_mbde._signals import must_be_finished
 from pyro_mbde._version import __version__
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.distribution import MollifiedExpFamily
@@ -197,6 +198,8 @@ def release(
             )
         except BudgetExceededError as error:
             raise BudgetExceededError(_of_rows(str(error), PreparedBase.of(q.base).num_rows)) from error.__cause__
+        if ranks.size > 1:  # a launcher that loses one process asks all others to end, and soon kills them
+            must_be_finished()
         assert charge.spent is not None  # by the charge itself: reading it afterwards might fail
         card = make_card(q, **facts, account=opened, spent=charge.spent, date=str(charge.when)[:10])
         values = _draw(drawing, q, plan, num_draws, seed, progress)
@@ -221,20 +224,15 @@ def _draw(
 ) -> Tensor:
     """Draws what is paid for; without a progress bar where it cannot be written."""
 
-    def draw(progress: bool) -> Tensor:
-        return drawing.draw(
-            plan,
-            num_draws,
-            lambda count: draw_rows(q, plan, count, seed=seed, progress=progress),
-            alone=seed is not None,
-        )
+    def draw_here(count: int) -> Tensor:
+        try:
+            return draw_rows(q, plan, count, seed=seed, progress=progress)
+        except OSError:
+            if not progress:
+                raise
+            return draw_rows(q, plan, count, seed=seed, progress=False)
 
-    try:
-        return draw(progress)
-    except OSError:
-        if not progress:
-            raise
-        return draw(progress=False)
+    return drawing.draw(plan, num_draws, draw_here, alone=seed is not None)
 
 
 def _resolutions(card: Mapping[str, Any]) -> dict[str, str]:

@@ -64,19 +64,34 @@ class DrawingRanks:
             LostRankError: a process ended.
             ValueError: a process holds another density.
         """
-        others = [rank for rank in self._waiting if self._tell(rank, _COMPARE, check=True)]
+        answers = self._compared()
         digest, certified = _digest(q), q.guarantee != a_priori_guarantee(q.bounds)
-        able = []
-        for rank in others:
-            theirs = self._ranks.receive(rank, torch.empty(_DIGEST_BYTES + 1, dtype=torch.uint8))
+        for rank, theirs in answers.items():
             if not torch.equal(theirs[:-1], digest):
                 remedy = "Give all of them the same model file."
                 raise ValueError(f"Processes must hold the same density, got another one in process {rank}. {remedy}")
-            if int(theirs[-1]) or not certified:
-                able.append(rank)
-            else:
-                self._tell(rank, _END)
-        self._waiting = able
+        self._waiting = [rank for rank, theirs in answers.items() if int(theirs[-1]) or not certified]
+        for rank in answers.keys() - set(self._waiting):
+            self._tell(rank, _END)
+
+    def _compared(self) -> dict[int, Tensor]:
+        """What each process says of its density. All are heard before an error: one that speaks cannot be told to end.
+
+        Raises:
+            LostRankError: a process ended.
+        """
+        answers: dict[int, Tensor] = {}
+        lost: list[LostRankError] = []
+        asked = [rank for rank in self._waiting if self._tell(rank, _COMPARE, lost=lost)]
+        for rank in asked:
+            try:
+                answers[rank] = self._ranks.receive(rank, torch.empty(_DIGEST_BYTES + 1, dtype=torch.uint8))
+            except LostRankError as error:
+                lost.append(error)
+        if lost:
+            self._waiting = list(answers)
+            raise lost[0]
+        return answers
 
     def draw(self, plan: DrawPlan, num_draws: int, draw: Callable[[int], Tensor], *, alone: bool = False) -> Tensor:
         """Draws what is paid for: the rows of this process, then those of the others in order of rank.
@@ -115,14 +130,14 @@ class DrawingRanks:
         warnings.warn(f"Process {rank} did not send its rows: they are drawn in the first process.", stacklevel=2)
         return None
 
-    def _tell(self, rank: int, *words: int, check: bool = False) -> bool:
-        """Says something to a process; returns whether it could be told, or raises if it is to be checked."""
+    def _tell(self, rank: int, *words: int, lost: list[LostRankError] | None = None) -> bool:
+        """Says something to a process; returns whether it could be told, and adds the error to those of lost ones."""
         padded = [*words, *(0 for _ in range(4 - len(words)))]
         try:
             self._ranks.send(torch.tensor(padded, dtype=torch.int64), to=rank, seconds=_GRACE_SECONDS)
-        except LostRankError:
-            if check:
-                raise
+        except LostRankError as error:
+            if lost is not None:
+                lost.append(error)
             return False
         return True
 

@@ -184,6 +184,58 @@ def test_errors_of_the_first_process_end_the_others() -> None:
     assert found[1] == "LostRankError: The first process of several failed. Its own message says why."
 
 
+class BrokenBar(tqdm):  # type: ignore[type-arg]  # at run time it takes none
+    """A progress bar that cannot be written once the others have sent their scores."""
+
+    def update(self, n: float | None = 1) -> bool | None:
+        if n != 500:
+            raise BrokenPipeError
+        return None
+
+
+def fail_midway(ranks: Ranks, kind: str, where: str) -> str:
+    """The first process fails once the others make draws for it."""
+    draws = calibrator_of(normal(2), ranks)._draws
+    bar = NO_BAR
+    if ranks.is_first and where == "scoring":
+
+        def scores(*arguments: object) -> Tensor:
+            raise MemoryError("too much")
+
+        vars(draws)["scores"] = scores
+    elif ranks.is_first and where == "receiving":
+
+        def receive(*arguments: object) -> Tensor:
+            raise KeyboardInterrupt
+
+        Ranks.receive = receive  # type: ignore[method-assign, assignment]
+    elif ranks.is_first:
+        bar = BrokenBar(disable=True)
+    try:
+        if kind == "fresh":
+            draws.decided(lambda: draws.fresh(1500, bar))
+        else:
+            draws.decided(lambda: draws.quasi_random(0, 500, bar))
+    except (MemoryError, LostRankError, BrokenPipeError, KeyboardInterrupt) as error:
+        return type(error).__name__
+    return "nothing happened"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "where", "error"),
+    [
+        ("fresh", "scoring", "MemoryError"),
+        ("quasi", "scoring", "MemoryError"),
+        ("fresh", "receiving", "KeyboardInterrupt"),
+        ("fresh", "bar", "BrokenPipeError"),
+    ],
+)
+def test_errors_of_the_first_process_end_others_that_make_draws(kind: str, where: str, error: str) -> None:
+    found = values_of(run_ranks(HERE, "fail_midway", 3, kind, where))
+    assert found == [error, "LostRankError", "LostRankError"]
+
+
 def phi_by_quadrature(shift: float, bounds: Bounds) -> float:
     points = torch.linspace(-9, 9, 200_001, dtype=torch.float64)
     weights = (-points.square() / 2).softmax(0)

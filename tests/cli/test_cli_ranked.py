@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from cli_words import Run
 from densities import make_density, normal
 from rank_processes import Outcome, rank_environment, run_commands
 
 from pyro_mbde import Ledger
-from pyro_mbde.cli.ranked import check_one_process, held_off_termination, num_processes
+from pyro_mbde.cli.ranked import check_one_process, is_first_process, num_processes
 
 COMMAND = [sys.executable, "-m", "pyro_mbde"]
 
@@ -80,14 +79,16 @@ def test_the_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in rank_environment(0, 2, 1).items():
         monkeypatch.setenv(name, value)
     assert num_processes() == 2
+    assert is_first_process()
     check_one_process("fit")
 
 
-def test_a_request_to_end_is_held_off() -> None:
-    handler = signal.getsignal(signal.SIGTERM)
-    with held_off_termination():
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is handler
+def test_an_environment_without_numbers_is_told(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    for name, value in rank_environment(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANK", "one")
+    found = run("budget", "show", "--ledger", "budget.db", code=1)
+    assert "Error: RANK and WORLD_SIZE must be whole numbers, got RANK='one'" in found.output
 
 
 #: Process 1 is killed as soon as it is asked to draw.
@@ -110,7 +111,6 @@ def test_rows_are_written_where_torchrun_loses_a_process(folder: Path) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         del environment[name]
     words = ["release", "model.pt", "20", "--ledger", "budget.db", "--account", "clinic", "-o", "rows.csv"]
-    start = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "dying.py", *words],
         cwd=folder,
@@ -120,7 +120,6 @@ def test_rows_are_written_where_torchrun_loses_a_process(folder: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert time.monotonic() - start < 60
     assert ended.returncode != 0  # torchrun reports the process that was lost
     assert "20 rows in rows.csv" in ended.stdout, ended.stderr
     assert len((folder / "rows.csv").read_text().splitlines()) == 21

@@ -14,6 +14,7 @@ from densities import make_density, normal
 from rank_processes import run_ranks, values_of
 
 from pyro_mbde import BudgetExceededError, Ledger, MollifiedExpFamily
+from pyro_mbde._signals import finished_once_begun
 from pyro_mbde.ranks import LostRankError, Ranks
 from pyro_mbde.releases import release as releasing
 from pyro_mbde.sampling import ranked
@@ -107,12 +108,11 @@ def lose(ranks: Ranks, model: str, folder: str, when: str) -> Any:
         def end(*arguments: Any, **options: Any) -> Any:
             if when == "failing":
                 raise MemoryError
-            os.kill(os.getpid(), signal.SIGKILL if when == "drawing" else signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
 
         vars(ranked)["draw_rows"] = end
         serve_draws(q, ranks)
         return "served"
-    vars(ranked)["_GRACE_SECONDS"] = 2.0
     return try_release(q, ranks, folder, "budget", 30)
 
 
@@ -132,6 +132,76 @@ def test_a_lost_process(when: str, model: Path, tmp_path: Path) -> None:
     assert said == ["Process 1 did not send its rows: they are drawn in the first process."]
     assert other.value == [10]
     assert lost.value == ("served" if when == "failing" else None)
+
+
+def three(ranks: Ranks, model: str, folder: str) -> Any:
+    """Process 1 holds another density."""
+    q = make_density(normal(2)) if ranks.rank == 1 else MollifiedExpFamily.load(model)
+    return try_release(q, ranks, folder, "budget", 9)
+
+
+@pytest.mark.slow
+def test_all_processes_are_heard_before_one_is_refused(model: Path, tmp_path: Path) -> None:
+    first, *others = values_of(run_ranks(HERE, "three", 3, str(model), str(tmp_path)))
+    assert first[0].startswith("ValueError: Processes must hold the same density, got another one in process 1.")
+    assert others == [[], []]
+
+
+def without_a_bar(ranks: Ranks, model: str, folder: str) -> Any:
+    """The first process's progress bar cannot be written."""
+    q = MollifiedExpFamily.load(model)
+    if not ranks.is_first:
+        serve_draws(q, ranks)
+        return None
+    asked: list[tuple[int, bool]] = []
+
+    def unwritten(q: MollifiedExpFamily, plan: Any, count: int, *, progress: bool, **options: Any) -> torch.Tensor:
+        asked.append((count, progress))
+        if progress:
+            raise BrokenPipeError
+        return draw_rows(q, plan, count, progress=False, **options)
+
+    vars(releasing)["draw_rows"] = unwritten
+    with open_budget(folder, "budget") as ledger:
+        return len(releasing.release(q, 30, ledger, "clinic", ranks=ranks).rows), asked
+
+
+@pytest.mark.slow
+def test_a_bar_that_cannot_be_written_loses_no_shares(model: Path, tmp_path: Path) -> None:
+    first, _ = values_of(run_ranks(HERE, "without_a_bar", 2, str(model), str(tmp_path)))
+    assert first == (30, [(15, True), (15, False)])
+
+
+def asked_to_end(ranks: Ranks, model: str, folder: str, when: str) -> None:
+    """The first process is asked to end before the charge, or while it draws."""
+    q = MollifiedExpFamily.load(model)
+    if not ranks.is_first:
+        serve_draws(q, ranks)
+        return
+
+    def end_first(call: Any) -> Any:
+        def ended(*arguments: Any, **options: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return call(*arguments, **options)
+
+        return ended
+
+    with open_budget(folder, "budget") as ledger, finished_once_begun():
+        if when == "waiting":
+            vars(ledger)["charge"] = end_first(ledger.charge)
+        else:
+            vars(releasing)["draw_rows"] = end_first(draw_rows)
+        releasing.release(q, 30, ledger, "clinic", ranks=ranks, path=Path(folder) / "rows.csv", progress=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["waiting", "drawing"])
+def test_a_release_can_be_ended_until_it_is_charged(when: str, model: Path, tmp_path: Path) -> None:
+    first, _ = run_ranks(HERE, "asked_to_end", 2, str(model), str(tmp_path), when)
+    assert first.code == -signal.SIGTERM, first.error
+    assert (tmp_path / "rows.csv").exists() == (when == "drawing")
+    with Ledger(tmp_path / "budget.db") as ledger:
+        assert [charge.num_draws for charge in ledger.charges("clinic")] == [30] * (when == "drawing")
 
 
 def test_only_the_first_process_releases() -> None:
