@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,6 +68,18 @@ def check_device(device: str | torch.device) -> torch.device:
     return found
 
 
+class Batches(NamedTuple):
+    """What a step learns from. Private.
+
+    Attributes:
+        rows: of P, and below them draws of Q.
+        num_positives: how many are of P.
+    """
+
+    rows: Tensor
+    num_positives: int
+
+
 class Optimisation:
     """Networks on their way from random weights to trained ones.
 
@@ -106,6 +118,8 @@ class Optimisation:
         #: Sum of the losses of the last tenth of the steps.
         self._late_loss = torch.zeros((), dtype=torch.float64)
         self._num_late = max(1, num_steps // 10)
+        #: The batches of the next step, where they were made while processes exchanged gradients.
+        self._ahead: Batches | None = None
         #: Why this process cannot go on, until all processes know.
         self._failure: Exception | None = None
         if ranks.size > 1:  # draws of its own for each
@@ -130,7 +144,7 @@ class Optimisation:
                 is_kept = False
                 loss = self._attempt(lambda: self._gradient(positives, negatives))
                 if self._averages:
-                    loss = self._average(loss)
+                    loss = self._average(loss, partial(self._prepare, positives, negatives))
                 if loss is not None:
                     self._attempt(partial(self._update, loss))
                 self._step += 1
@@ -173,22 +187,41 @@ class Optimisation:
         if resumed is not None:
             self._resume(resumed)
 
-    def _gradient(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Tensor:
+    def _batches(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Batches:
         batch_p = positives.batch(self._batch_size)
         if isinstance(negatives, Tensor):
             batch_q = HeldRows(negatives).batch(self._batch_size)
         else:
             batch_q = negatives(len(batch_p))
-        rows = torch.cat([batch_p.to(self._device), batch_q.to(self._device)])
+        return Batches(torch.cat([batch_p.to(self._device), batch_q.to(self._device)]), len(batch_p))
+
+    def _prepare(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> None:
+        """Makes the batches of the next step, unless this one is the last or its state is kept.
+
+        What is kept are the generators and the place in the table before those batches.
+        """
+        step = self._step + 1
+        is_kept = self._course.keep is not None and step % self._course.keep_steps == 0
+        if step < self._num_steps and not is_kept:
+            self._ahead = self._attempt(lambda: self._batches(positives, negatives))
+
+    def _gradient(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Tensor:
+        rows, num_positives = self._ahead or self._batches(positives, negatives)
+        self._ahead = None
         logits = self._networks.logits(rows)
-        loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
+        loss = softplus(-logits[:num_positives]).mean() + softplus(logits[num_positives:]).mean()
         self._optimizer.zero_grad(set_to_none=True)
         # Each network gets the gradient it would get by itself.
         torch.autograd.backward(loss * self._networks.num_classifiers)
         return loss.detach()
 
-    def _average(self, loss: Tensor | None) -> Tensor:
-        """Averages gradients and loss over all processes, and raises in all of them if one failed."""
+    def _average(self, loss: Tensor | None, meanwhile: Callable[[], object] = lambda: None) -> Tensor:
+        """Averages gradients and loss over all processes, and raises in all of them if one failed.
+
+        Args:
+            loss: of this step; None if it failed here.
+            meanwhile: called while the processes exchange them.
+        """
         parameters = list(self._networks.parameters())
         notes = torch.zeros(2, dtype=self._networks.loc.dtype)
         if loss is None:  # on the CPU, whatever became of a device
@@ -197,7 +230,9 @@ class Optimisation:
         else:
             gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
             notes[0] = loss
-        self._ranks.average([*gradients, notes])
+        finish = self._ranks.start_average([*gradients, notes])
+        meanwhile()
+        finish()
         if float(notes[1]):
             _raise_alike(self._failure)
         return notes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,9 @@ class Mirrored(Ranks):
     def average(self, tensors: Any) -> None:
         pass
 
+    def start_average(self, tensors: Any) -> Callable[[], None]:
+        return lambda: self.average(tensors)
+
     def broadcast(self, value: Any) -> Any:
         return value
 
@@ -170,6 +174,42 @@ def test_the_first_rank_tells_the_others_that_it_could_not_keep_a_fit() -> None:
         optimisation = Optimisation(networks, QUICK._optimizer, num_steps, 10, course)
         with pytest.raises(OSError, match="no space left"):
             optimisation.train(HeldRows(torch.randn(20, 2)), torch.randn(20, 2), lambda: None)
+
+
+@pytest.mark.parametrize("keep_steps", [1, 4, None])
+def test_batches_are_made_ahead_only_where_nothing_is_kept(keep_steps: int | None) -> None:
+    """What a fit finds, and where its generator stands when it is kept, are those of one that makes none ahead."""
+    kept: list[list[tuple[int, list[Any]]]] = []
+    found = []
+    rows, num_ahead = torch.randn(50, 2), 0
+
+    class Waiting(Mirrored):
+        def start_average(self, tensors: Any) -> Callable[[], None]:
+            nonlocal num_ahead
+            state = torch.get_rng_state()
+
+            def finish() -> None:
+                nonlocal num_ahead
+                num_ahead += not torch.equal(state, torch.get_rng_state())
+
+            return finish
+
+    for makes_ahead in (True, False):
+        torch.manual_seed(0)
+        states: list[tuple[int, list[Any]]] = []
+        keep: Any = None if keep_steps is None else lambda state: states.append((state["step"], state["generators"]))  # noqa: B023
+        course = Course(ranks=Waiting(0, 2), keep=keep, keep_steps=keep_steps or 100)
+        optimisation = Optimisation(BoundedClassifiers(2, 2, hidden_sizes=(3,)), QUICK._optimizer, 9, 10, course)
+        if not makes_ahead:
+            optimisation._prepare = lambda *_: None  # type: ignore[method-assign]
+        networks, _ = optimisation.train(HeldRows(rows), lambda number: torch.randn(number, 2), lambda: None)
+        found.append({name: value.clone() for name, value in networks.state_dict().items()})
+        kept.append(states)
+    assert num_ahead == {1: 0, 4: 6, None: 8}[keep_steps]
+    assert are_same(found[0], found[1])
+    assert [step for step, _ in kept[0]] == {1: list(range(1, 10)), 4: [4, 8, 9], None: []}[keep_steps]
+    for one, other in zip(kept[0], kept[1], strict=True):
+        assert one[0] == other[0] and torch.equal(one[1][0][0], other[1][0][0])
 
 
 def test_a_parameter_without_a_gradient_is_averaged_like_others() -> None:
