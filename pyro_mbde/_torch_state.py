@@ -43,12 +43,17 @@ def seeded(seed: int | None) -> Iterator[None]:
         yield
         return
     with forked_generators():
-        # torch.manual_seed takes a hundred times as long: it formats the stack for devices that are not there.
-        torch.default_generator.manual_seed(seed % 2**63)
-        cuda: Any = torch.cuda  # torch leaves it unannotated
-        if cuda.is_initialized():
-            cuda.manual_seed_all(seed % 2**63)
+        seed_generators(seed)
         yield
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds torch's generators: the CPU's, and those of CUDA devices, if any was used."""
+    # torch.manual_seed takes a hundred times as long: it formats the stack for devices that are not there.
+    torch.default_generator.manual_seed(seed % 2**63)
+    cuda: Any = torch.cuda  # torch leaves it unannotated
+    if cuda.is_initialized():
+        cuda.manual_seed_all(seed % 2**63)
 
 
 def generator_states() -> tuple[torch.Tensor, ...]:

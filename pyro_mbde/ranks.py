@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,16 +79,33 @@ class Ranks:
         Raises:
             LostRankError: another process ended or does not answer.
         """
+        self.start_average(tensors)()
+
+    def start_average(self, tensors: Sequence[Tensor]) -> Callable[[], None]:
+        """Starts :meth:`average`, and returns the function that waits for its end and replaces the tensors.
+
+        Args:
+            tensors: as for :meth:`average`; they may be used until that function is called.
+
+        Raises:
+            LostRankError: another process ended or does not answer; the function raises it too.
+        """
         if self.size == 1 or not tensors:
-            return
-        with torch.no_grad():
-            # By way of the CPU from any device: gradients of small networks are a few hundred kilobytes.
-            flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
-            with self._together("averaging a step") as joined:
-                dist.all_reduce(flat, group=joined.steps)
+            return lambda: None
+        # By way of the CPU from any device: gradients of small networks are a few hundred kilobytes.
+        flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
+        with self._together("averaging a step") as joined:
+            work: Any = dist.all_reduce(flat, group=joined.steps, async_op=True)
+
+        def finish() -> None:
+            with self._together("averaging a step"):
+                work.wait()
             parts = torch.split(flat.div_(self.size), [tensor.numel() for tensor in tensors])
-            for tensor, part in zip(tensors, parts, strict=True):
-                tensor.copy_(part.reshape(tensor.shape))
+            with torch.no_grad():
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part.reshape(tensor.shape))
+
+        return finish
 
     def broadcast(self, value: T) -> T:
         """Returns the first process's object, in every process; waits for it as long as it takes.

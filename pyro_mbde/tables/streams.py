@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,11 +98,13 @@ class TableStream:
         """How many of them the schema does not leave out. Private."""
         return self._num_kept
 
-    def read(self, slices: Sequence[int]) -> Tensor:
+    def read(self, slices: Sequence[int], *, is_counted: bool = True) -> Tensor:
         """Returns the rows of slices, without those that the schema leaves out.
 
         Args:
             slices: their numbers, from 0 to ``num_slices - 1``.
+            is_counted: whether slices that were not read before are counted for :meth:`warn`; of several processes,
+                one may count a slice.
 
         Returns:
             Tensor of shape ``(n, d)`` and type :attr:`dtype`: the slices in the given order, rows in the order of the
@@ -118,16 +121,29 @@ class TableStream:
             frames = dict(self.files.frames(numbers, self._columns))
             # Rows of equal types are converted together: it takes a fraction of the time.
             keys = {number: (number in self._counted, _types(frames[number])) for number in frames}
-            for (is_counted, _), alike in groupby(numbers, keys.__getitem__):
-                parts.append(self._converted([(number, frames[number]) for number in alike], is_counted=is_counted))
-            self._counted.update(numbers)
+            for (was_counted, _), alike in groupby(numbers, keys.__getitem__):
+                chosen = [(number, frames[number]) for number in alike]
+                parts.append(self._converted(chosen, is_counted=is_counted and not was_counted))
+            if is_counted:
+                self._counted.update(numbers)
         return torch.cat(parts)
 
-    def warn(self) -> None:
-        """Warns once of what was done to the rows read so far, each slice counted once; silent if that is nothing."""
+    def warn(self, ranks: Ranks = ALONE) -> None:
+        """Warns once of what was done to the rows counted so far, each slice counted once; silent if that is nothing.
+
+        Args:
+            ranks: processes that each counted other slices of the same table, and all call this; the first one warns
+                of all of them together.
+        """
+        counts = ranks.gather((self._notes, self._num_rows, self._num_kept))
+        if not ranks.is_first:
+            return
+        found = [notes for notes, _, _ in counts if notes is not None]
+        notes = reduce(add_notes, found) if found else ()
+        num_rows, num_kept = sum(rows for _, rows, _ in counts), sum(kept for _, _, kept in counts)
         of = f" of {self.num_rows:,}" if self.num_rows is not None else ""
-        extent = f"These counts are of the {self._num_rows:,}{of} rows that have been read."
-        self.schema._warn(self._notes or (), self._num_kept, self._num_rows, TABLE, [extent], stacklevel=3)
+        extent = f"These counts are of the {num_rows:,}{of} rows that have been read."
+        self.schema._warn(notes, num_kept, num_rows, TABLE, [extent], stacklevel=3)
 
     def _converted(self, frames: list[tuple[int, pd.DataFrame]], *, is_counted: bool) -> Tensor:
         import pandas as pd
@@ -139,7 +155,7 @@ class TableStream:
             for number, frame in frames:
                 self._check(number, frame)
             raise
-        if not is_counted:
+        if is_counted:
             self._notes = notes if self._notes is None else add_notes(self._notes, notes)
             self._num_rows, self._num_kept = self._num_rows + num_rows, self._num_kept + len(rows)
         return rows

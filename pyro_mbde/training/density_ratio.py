@@ -26,6 +26,7 @@ from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training.base_check import warn_of_leaks
 from pyro_mbde.training.checkpoint import Checkpoint
 from pyro_mbde.training.fallback import coming_back, warn_owner
+from pyro_mbde.training.fit_options import CHECKPOINT_STEPS, SPLITS
 from pyro_mbde.training.kept_fit import KeptFit, digest_of_base
 from pyro_mbde.training.negatives import Negatives
 from pyro_mbde.training.opened_table import new_seed, open_table
@@ -33,9 +34,6 @@ from pyro_mbde.training.optimisation import Course, check_device
 from pyro_mbde.training.row_source import RowSource
 from pyro_mbde.training.weak_learner import WeakLearner
 from pyro_mbde.training.windows import WINDOW_ROWS, WINDOW_SLICES, derived_seed
-
-#: How several processes share the work of a fit.
-SPLITS = ("auto", "networks", "rows")
 
 
 class DensityRatio:
@@ -94,7 +92,7 @@ class DensityRatio:
         ranks: Ranks = ALONE,
         split: str = "auto",
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-        checkpoint_steps: int = 100,
+        checkpoint_steps: int = CHECKPOINT_STEPS,
     ) -> None:
         self._prepared = prepare(base)
         self._given_base = base  # whose parameters may lie in the table's own memory

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training.fallback import ReadingError, warn_owner
@@ -24,8 +25,8 @@ class IteratedRows(ShuffledRows):
     At the end the iterable is started again. An iterator, which cannot be, ends; from then on rows are drawn with
     replacement from the last window's worth that was held, and a :class:`~pyro_mbde.FitWarning` says so. Of R ranks,
     each takes every R-th block; blocks of more rows than a window are cut. Blocks are made under a generator that is
-    seeded by the seed, the pass and the block, so that all ranks see the same ones. A rank without a block takes them
-    all.
+    seeded by the seed, the pass and the block, so that all ranks see the same ones. A rank whose blocks hold no rows
+    takes them all.
 
     Args:
         blocks: an iterable of blocks.
@@ -35,6 +36,9 @@ class IteratedRows(ShuffledRows):
         like: see :class:`RowSource`.
         seed: of every order.
         ranks: the processes that share the blocks.
+
+    Raises:
+        TypeError: several processes are to share an iterator.
     """
 
     def __init__(
@@ -50,6 +54,9 @@ class IteratedRows(ShuffledRows):
         super().__init__(to_features, like, seed, ranks)
         self._blocks, self._to_rows, self._usable = blocks, to_rows, usable
         self._is_one_shot = iter(blocks) is blocks if isinstance(blocks, Iterator) else False
+        if self._is_one_shot and ranks.size > 1:  # a rank that finds no block could not begin again
+            remedy = "Pass an iterable that can be started again: a list, a DataLoader, an object with __iter__."
+            raise TypeError(argument_error("data", "not be an iterator in several processes", type(blocks), remedy))
         self._fingerprint, self._has_told = "", False
         self._restart(0)
 

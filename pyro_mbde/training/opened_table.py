@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pyro_mbde.density.base import PreparedBase, as_features
 from pyro_mbde.ranks import ALONE, Ranks
+from pyro_mbde.tables.slices import SLICE_ROWS
 from pyro_mbde.training.data import (
     RowChecks,
     block_rows,
@@ -26,9 +27,6 @@ from pyro_mbde.training.fallback import ReadingError
 from pyro_mbde.training.iterated_rows import IteratedRows
 from pyro_mbde.training.row_source import HeldRows, RowSource, Slices, WindowedRows, hash_of_rows
 from pyro_mbde.training.windows import WINDOW_SLICES
-
-#: Rows of a slice of a Dataset, and of a block of one that is a stream.
-_SLICE_ROWS = 4096
 
 
 class OpenedTable(NamedTuple):
@@ -70,7 +68,7 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
 
     def to_features(rows: Tensor) -> Tensor:
         # In parts, because features are computed in several times their memory.
-        return torch.cat([features(part) for part in torch.split(rows, _SLICE_ROWS)]) if len(rows) else features(rows)
+        return torch.cat([features(part) for part in torch.split(rows, SLICE_ROWS)]) if len(rows) else features(rows)
 
     def usable(rows: Tensor, is_counted: bool) -> Tensor:
         return checks.usable(rows, counted=is_counted)
@@ -87,7 +85,9 @@ def open_table(data: Any, base: Distribution | PreparedBase, num_samples: int, *
 
         def warn() -> None:
             _warn_of_all(checks, ranks, are_same=is_whole)
-            if ranks.is_first and hasattr(data, "warn"):
+            if not is_whole:
+                data.warn(ranks)
+            elif ranks.is_first:  # all have the same rows
                 data.warn()
 
         if is_whole:
@@ -140,15 +140,18 @@ class _DatasetSlices:
 
     def __init__(self, data: Dataset[Any]) -> None:
         self._data, self._num_rows = data, dataset_length(data)
-        self.num_slices = -(-self._num_rows // _SLICE_ROWS)
+        self.num_slices = -(-self._num_rows // SLICE_ROWS)
         first = hash_of_rows(one_row(data[0])) if self._num_rows else ""
         self.fingerprint = f"{type(data).__name__} of {self._num_rows} rows: {first}"
 
-    def read(self, slices: Sequence[int]) -> Tensor:
+    def read(self, slices: Sequence[int], *, is_counted: bool = True) -> Tensor:
         """Returns the rows of slices."""
-        starts = (number * _SLICE_ROWS for number in slices)
-        places = (place for start in starts for place in range(start, min(start + _SLICE_ROWS, self._num_rows)))
+        starts = (number * SLICE_ROWS for number in slices)
+        places = (place for start in starts for place in range(start, min(start + SLICE_ROWS, self._num_rows)))
         return stacked([one_row(self._data[place]) for place in places], self._data)
+
+    def warn(self, ranks: Ranks = ALONE) -> None:
+        """Says nothing: rows are not changed here."""
 
 
 class _StreamBlocks:
@@ -161,7 +164,7 @@ class _StreamBlocks:
         rows: list[Tensor] = []
         for item in self._data:
             rows.append(one_row(item))
-            if len(rows) == _SLICE_ROWS:
+            if len(rows) == SLICE_ROWS:
                 yield stacked(rows, self._data)
                 rows = []
         if rows:

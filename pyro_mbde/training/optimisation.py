@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde._torch_state import generator_states, set_generator_states
+from pyro_mbde._torch_state import generator_states, seed_generators, set_generator_states
 from pyro_mbde.density.statistics import BoundedClassifiers
 from pyro_mbde.ranks import ALONE, LostRankError, Ranks
 from pyro_mbde.training.ensemble_state import joined, part_of, part_of_networks, shares
 from pyro_mbde.training.fallback import ReadingError
 from pyro_mbde.training.interrupts import interrupts_put_off
-from pyro_mbde.training.row_source import HeldRows, RowSource
+from pyro_mbde.training.row_source import HeldRows, RowSource, check_rows
 from pyro_mbde.training.windows import derived_seed
+
+T = TypeVar("T")
 
 Optimizer = torch.optim.Optimizer
 Scheduler = torch.optim.lr_scheduler.LRScheduler
@@ -65,8 +68,23 @@ def check_device(device: str | torch.device) -> torch.device:
     return found
 
 
+class Batches(NamedTuple):
+    """What a step learns from. Private.
+
+    Attributes:
+        rows: of P, and below them draws of Q.
+        num_positives: how many are of P.
+    """
+
+    rows: Tensor
+    num_positives: int
+
+
 class Optimisation:
     """Networks on their way from random weights to trained ones.
+
+    What one of several processes cannot do, it tells the others with the next thing that all of them exchange, and all
+    stop there: with the gradients of a step, or with the states of a checkpoint.
 
     Args:
         networks: the whole ensemble, untrained; the same in all processes, as is torch's generator.
@@ -92,15 +110,20 @@ class Optimisation:
             batch_size = -(-batch_size // ranks.size)
         self._batch_size = batch_size
         self._device = networks.loc.device if course.device is None else course.device
-        own = networks if self._shares is None else part_of_networks(networks, self._shares[ranks.rank])
-        self._networks = own.to(self._device)
-        self._optimizer, self._scheduler = make_optimizer(self._networks)
-        self._step = 0
+        self._networks = networks if self._shares is None else part_of_networks(networks, self._shares[ranks.rank])
+        self._make_optimizer = make_optimizer
+        self._optimizer: Optimizer
+        self._scheduler: Scheduler | None
+        self._step = 0 if course.resumed is None else int(course.resumed["step"])  # the same in all processes
         #: Sum of the losses of the last tenth of the steps.
-        self._late_loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._late_loss = torch.zeros((), dtype=torch.float64)
         self._num_late = max(1, num_steps // 10)
+        #: The batches of the next step, where they were made while processes exchanged gradients.
+        self._ahead: Batches | None = None
+        #: Why this process cannot go on, until all processes know.
+        self._failure: Exception | None = None
         if ranks.size > 1:  # draws of its own for each
-            _seed_all(derived_seed(int(torch.randint(2**62, ())), ranks.rank))
+            seed_generators(derived_seed(int(torch.randint(2**62, ())), ranks.rank))
 
     def train(
         self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor], on_step: Callable[[], object]
@@ -111,72 +134,107 @@ class Optimisation:
             The whole ensemble, and its loss averaged over the last tenth of the steps, the same in all processes.
 
         Raises:
-            ValueError: training diverged.
+            ValueError: there are no rows, or training diverged.
             RuntimeError: it failed in another process.
         """
-        if self._course.resumed is not None:
-            self._resume(self._course.resumed, positives)
         keeps = self._course.keep is not None
-        failure: Exception | None = None
-        loss = self._late_loss
+        self._attempt(lambda: self._begin(positives))
         with interrupts_put_off(keeps and self._ranks.size == 1) as interrupted:
             while self._step < self._num_steps:
                 is_kept = False
-                if failure is None:
-                    try:
-                        loss = self._gradient(positives, negatives)
-                    except (ReadingError, LostRankError):
-                        raise
-                    except Exception as error:
-                        if self._ranks.size == 1:
-                            raise
-                        failure = error  # in step with the others until all can stop
+                loss = self._attempt(lambda: self._gradient(positives, negatives))
                 if self._averages:
-                    loss = self._average(None if failure else loss, failure)
-                if failure is None:
-                    self._update(loss)
+                    loss = self._average(loss, partial(self._prepare, positives, negatives))
+                if loss is not None:
+                    self._attempt(partial(self._update, loss))
                 self._step += 1
                 if keeps and self._step % self._course.keep_steps == 0 and self._step < self._num_steps:
-                    self._keep(positives, failure)
+                    self._keep(positives)
                     is_kept = True
                 try:
-                    on_step()
+                    self._attempt(on_step)
                 except BaseException:
                     if keeps and not is_kept and self._ranks.size == 1:
-                        self._keep(positives, None)
+                        self._keep(positives)
                     raise
                 if interrupted() is not None:
                     if not is_kept:
-                        self._keep(positives, None)
+                        self._keep(positives)
                     return self._networks, math.nan  # the signal is raised at the end of the block
-            return self._finish(positives, failure)
+            return self._finish(positives)
 
-    def _gradient(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Tensor:
+    def _attempt(self, work: Callable[[], T]) -> T | None:
+        """Does a part of the work; once one has failed here, nothing, in step with the others until all can stop."""
+        if self._failure is None:
+            try:
+                return work()
+            except (ReadingError, LostRankError):
+                raise
+            except Exception as error:
+                if self._ranks.size == 1:
+                    raise
+                self._failure = error
+        return None
+
+    def _begin(self, positives: RowSource) -> None:
+        resumed = self._course.resumed
+        if resumed is not None:  # before a row is read
+            positives.go_to(resumed["positions"])
+        check_rows(positives.held)
+        self._networks.to(self._device)
+        self._late_loss = self._late_loss.to(self._device)
+        self._optimizer, self._scheduler = self._make_optimizer(self._networks)
+        if resumed is not None:
+            self._resume(resumed)
+
+    def _batches(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Batches:
         batch_p = positives.batch(self._batch_size)
         if isinstance(negatives, Tensor):
             batch_q = HeldRows(negatives).batch(self._batch_size)
         else:
             batch_q = negatives(len(batch_p))
-        rows = torch.cat([batch_p.to(self._device), batch_q.to(self._device)])
+        return Batches(torch.cat([batch_p.to(self._device), batch_q.to(self._device)]), len(batch_p))
+
+    def _prepare(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> None:
+        """Makes the batches of the next step, unless this one is the last or its state is kept.
+
+        What is kept are the generators and the place in the table before those batches.
+        """
+        step = self._step + 1
+        is_kept = self._course.keep is not None and step % self._course.keep_steps == 0
+        if step < self._num_steps and not is_kept:
+            self._ahead = self._attempt(lambda: self._batches(positives, negatives))
+
+    def _gradient(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Tensor:
+        rows, num_positives = self._ahead or self._batches(positives, negatives)
+        self._ahead = None
         logits = self._networks.logits(rows)
-        loss = softplus(-logits[: len(batch_p)]).mean() + softplus(logits[len(batch_p) :]).mean()
+        loss = softplus(-logits[:num_positives]).mean() + softplus(logits[num_positives:]).mean()
         self._optimizer.zero_grad(set_to_none=True)
         # Each network gets the gradient it would get by itself.
         torch.autograd.backward(loss * self._networks.num_classifiers)
         return loss.detach()
 
-    def _average(self, loss: Tensor | None, failure: Exception | None) -> Tensor:
-        """Averages gradients and loss over all processes, and raises in all of them if one failed."""
+    def _average(self, loss: Tensor | None, meanwhile: Callable[[], object] = lambda: None) -> Tensor:
+        """Averages gradients and loss over all processes, and raises in all of them if one failed.
+
+        Args:
+            loss: of this step; None if it failed here.
+            meanwhile: called while the processes exchange them.
+        """
         parameters = list(self._networks.parameters())
-        if failure is not None:
-            gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        notes = torch.zeros(2, dtype=self._networks.loc.dtype)
+        if loss is None:  # on the CPU, whatever became of a device
+            gradients = [torch.zeros(parameter.shape, dtype=parameter.dtype) for parameter in parameters]
+            notes[1] = 1.0
         else:
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        notes = self._networks.loc.new_zeros(2)
-        notes[0], notes[1] = (0.0, 1.0) if loss is None else (loss, 0.0)
-        self._ranks.average([*gradients, notes])
+            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+            notes[0] = loss
+        finish = self._ranks.start_average([*gradients, notes])
+        meanwhile()
+        finish()
         if float(notes[1]):
-            _raise_alike(failure)
+            _raise_alike(self._failure)
         return notes[0]
 
     def _update(self, loss: Tensor) -> None:
@@ -184,80 +242,83 @@ class Optimisation:
         if self._scheduler is not None:
             self._scheduler.step()
         if self._step >= self._num_steps - self._num_late:
-            self._late_loss += loss
+            self._late_loss += loss.to(self._device)
 
-    def _finish(self, positives: RowSource, failure: Exception | None) -> tuple[BoundedClassifiers, float]:
-        state = self._whole_state(positives, failure)
+    def _finish(self, positives: RowSource) -> tuple[BoundedClassifiers, float]:
+        state = self._whole_state(positives)
         loss = state["late_loss"] / self._num_late
         if not math.isfinite(loss):
             remedy = "Lower learning_rate, or drop rows far off the base, by a public rule."
             raise ValueError(f"training must keep its loss finite. {remedy}")
-        if self._course.keep is not None and self._ranks.is_first:
-            self._course.keep(state)
-        networks = self._networks
-        if self._ranks.size > 1:
-            whole = state["networks"]
-            config = {**networks.config(), "num_classifiers": len(whole["weights.0"])}
-            networks = BoundedClassifiers.from_state(config, whole).to(self._device).train(networks.training)
+        self._write(state)
+        networks = self._attempt(lambda: self._whole_networks(state["networks"]))
+        has_failed = any(self._ranks.gather(self._failure is not None))
+        if networks is None or has_failed:
+            _raise_alike(self._failure)
         return networks, loss
 
-    def _keep(self, positives: RowSource, failure: Exception | None) -> None:
-        state = self._whole_state(positives, failure)
-        if self._course.keep is not None and self._ranks.is_first:
-            self._course.keep(state)
+    def _whole_networks(self, whole: dict[str, Tensor]) -> BoundedClassifiers:
+        networks = self._networks
+        if self._ranks.size == 1:
+            return networks
+        config = {**networks.config(), "num_classifiers": len(whole["weights.0"])}
+        return BoundedClassifiers.from_state(config, whole).to(self._device).train(networks.training)
 
-    def _whole_state(self, positives: RowSource, failure: Exception | None) -> dict[str, Any]:
+    def _keep(self, positives: RowSource) -> None:
+        self._write(self._whole_state(positives))
+
+    def _write(self, state: dict[str, Any]) -> None:
+        keep = self._course.keep
+        if keep is not None and self._ranks.is_first:
+            self._attempt(lambda: keep(state))
+
+    def _whole_state(self, positives: RowSource) -> dict[str, Any]:
         """The state of all processes, in the layout of the whole ensemble."""
-        own: dict[str, Any] = {
-            "step": self._step,
-            "late_loss": float(self._late_loss),
-            "position": positives.position(),
-            "generators": list(generator_states()),
-            "has_failed": failure is not None,
-        }
-        if self._shares is not None or self._ranks.is_first:
-            own["networks"] = _on_cpu(self._networks.state_dict())
-            own["optimizer"] = _on_cpu(self._optimizer.state_dict())
-            own["scheduler"] = {} if self._scheduler is None else dict(self._scheduler.state_dict())
-        states = self._ranks.gather(own)
-        if any(state["has_failed"] for state in states):
-            _raise_alike(failure)
+        own = self._attempt(lambda: self._own_state(positives))
+        gathered = self._ranks.gather(own)
+        states = [state for state in gathered if state is not None]
+        if len(states) < len(gathered):
+            _raise_alike(self._failure)
         whole = dict(states[0])
         if self._shares is not None:
             whole = joined(states)
             losses = [len(share) * state["late_loss"] for share, state in zip(self._shares, states, strict=True)]
             whole["late_loss"] = sum(losses) / self._shares[-1].stop
-        del whole["position"], whole["has_failed"]
+        del whole["position"]
         whole["positions"] = [state["position"] for state in states]
         whole["generators"] = [state["generators"] for state in states]
         whole["late_losses"] = [state["late_loss"] for state in states]
         return whole
 
-    def _resume(self, state: dict[str, Any], positives: RowSource) -> None:
+    def _own_state(self, positives: RowSource) -> dict[str, Any]:
+        own: dict[str, Any] = {
+            "step": self._step,
+            "late_loss": float(self._late_loss),
+            "position": positives.position(),
+            "generators": list(generator_states()),
+        }
+        if self._shares is not None or self._ranks.is_first:
+            own["networks"] = _on_cpu(self._networks.state_dict())
+            own["optimizer"] = _on_cpu(self._optimizer.state_dict())
+            own["scheduler"] = {} if self._scheduler is None else dict(self._scheduler.state_dict())
+        return own
+
+    def _resume(self, state: dict[str, Any]) -> None:
         rank, size = self._ranks.rank, self._ranks.size
         own = state if self._shares is None else part_of(state, self._shares[rank])
         self._networks.load_state_dict(own["networks"])
         if self._scheduler is not None:
             self._scheduler.load_state_dict(own["scheduler"])
         self._optimizer.load_state_dict(own["optimizer"])
-        self._step = int(own["step"])
         is_same_size = len(state["generators"]) == size
         late_loss = state["late_losses"][rank] if is_same_size and self._shares is not None else state["late_loss"]
         self._late_loss.fill_(late_loss)
-        positives.go_to(state["positions"])
         generators: Sequence[Tensor] = state["generators"][rank if is_same_size else 0]
         num_states = len(generator_states())
         # Of more or fewer devices of CUDA: the CPU's state alone.
         set_generator_states(tuple(generators) if len(generators) == num_states else (generators[0],))
         if not is_same_size and size > 1:
-            _seed_all(derived_seed(int(torch.randint(2**62, ())), rank))
-
-
-def _seed_all(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    cuda: Any = torch.cuda  # torch leaves it unannotated
-    if cuda.is_initialized():
-        cuda.manual_seed_all(seed)
+            seed_generators(derived_seed(int(torch.randint(2**62, ())), rank))
 
 
 def _on_cpu(state: Any) -> Any:

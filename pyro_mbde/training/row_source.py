@@ -20,8 +20,6 @@ from pyro_mbde.training.windows import WINDOW_SLICES, Begun, Position, Windows, 
 class Slices(Protocol):
     """A table that is read in slices of a few thousand rows, such as :class:`pyro_mbde.tables.streams.TableStream`.
 
-    It may have a method ``warn()`` too, which is called once a fit is done, to tell its owner of rows left out.
-
     Attributes:
         num_slices: how many.
         fingerprint: another for another table.
@@ -30,8 +28,21 @@ class Slices(Protocol):
     num_slices: int
     fingerprint: str
 
-    def read(self, slices: Sequence[int]) -> Tensor:
-        """Returns the rows of slices one below another, shape ``(n, *event_shape)``, always the same ones."""
+    def read(self, slices: Sequence[int], *, is_counted: bool = True) -> Tensor:
+        """Returns the rows of slices one below another, shape ``(n, *event_shape)``, always the same ones.
+
+        Args:
+            slices: their numbers.
+            is_counted: False where another process may have counted them for :meth:`warn`.
+        """
+        ...
+
+    def warn(self, ranks: Ranks = ALONE) -> None:
+        """Tells the owner once, at the end of a fit, what became of the rows read; called by all processes.
+
+        Args:
+            ranks: the processes that each read some of the slices; the first one speaks for all.
+        """
         ...
 
 
@@ -207,7 +218,7 @@ class WindowedRows(ShuffledRows):
         self._slices, self._usable = slices, usable
         self._windows = Windows(slices.num_slices, seed)
         self._position, self._window = Position.first(ranks.rank, ranks.size), 0
-        self._found_some = False
+        self._counted_pass, self._found_some = 0, False
 
     @property
     def fingerprint(self) -> str:
@@ -215,8 +226,10 @@ class WindowedRows(ShuffledRows):
         return self._slices.fingerprint
 
     def _read(self, slices: Sequence[int], counted: bool) -> Tensor:
+        # Within a pass no two ranks read the same slice; over several passes a table tells only its own reader apart.
+        is_counted = counted or self._ranks.size == 1
         try:
-            return self._usable(self._slices.read(slices), counted)
+            return self._usable(self._slices.read(slices, is_counted=is_counted), counted)
         except Exception as error:
             raise ReadingError(str(error)) from error
 
@@ -225,8 +238,8 @@ class WindowedRows(ShuffledRows):
         while True:
             self._rows = self.like  # so that two windows are never held
             begun, self._position = self._position.taken()
-            is_first_pass = begun.window < self._windows.per_pass
-            rows = self._read(self._windows.slices(begun.window), is_first_pass)
+            is_counted = begun.window // self._windows.per_pass == self._counted_pass
+            rows = self._read(self._windows.slices(begun.window), is_counted)
             rows = rows[self._windows.order(begun.window, len(rows)).to(rows.device)]
             if begun.offset < len(rows):
                 self._rows, self._window, self._offset = self._to_features(rows), begun.window, begun.offset
@@ -257,7 +270,11 @@ class WindowedRows(ShuffledRows):
         self._seed = int(positions[0]["seed"])
         self._windows = Windows(self._slices.num_slices, self._seed)
         ranks = self._ranks
-        self._position = shared_out([Position.from_dict(one) for one in positions], ranks.size)[ranks.rank]
+        stopped = [Position.from_dict(one) for one in positions]
+        self._position = shared_out(stopped, ranks.size)[ranks.rank]
+        # The same in all ranks: the pass of the first window after the last that any has begun.
+        first = max(position.next_window - position.stride for position in stopped) + 1
+        self._counted_pass = first // self._windows.per_pass
         self._rows, self._offset, self._has_ended = self.like, 0, False
 
 

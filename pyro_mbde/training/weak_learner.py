@@ -14,7 +14,7 @@ from pyro_mbde._checks import argument_error, check_choice, check_count, check_n
 from pyro_mbde.density.base import LocationScale
 from pyro_mbde.density.statistics import ACTIVATIONS, LINKS, BoundedClassifiers, check_scales
 from pyro_mbde.training.optimisation import Course, Optimisation
-from pyro_mbde.training.row_source import HeldRows, RowSource, check_rows
+from pyro_mbde.training.row_source import HeldRows, RowSource
 
 OPTIMIZERS = ("adamw", "nesterov", "sgd")
 
@@ -154,7 +154,6 @@ class WeakLearner:
             ValueError: there are no rows, or training diverged.
         """
         source = positives if isinstance(positives, RowSource) else HeldRows(positives)
-        check_rows(source.held)
         untrained = self._untrained(num_classifiers, source.like, spread)
         optimisation = Optimisation(untrained, self._optimizer, self.num_steps, self.batch_size, course or Course())
         classifier, loss = optimisation.train(source, negatives, on_step)

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error
+from pyro_mbde.tables.slices import SLICE_ROWS
 
-#: Slices of a window; and its rows at most, 32 slices of 4,096.
-WINDOW_SLICES, WINDOW_ROWS = 32, 131_072
+#: Slices of a window; and its rows at most.
+WINDOW_SLICES, WINDOW_ROWS = 32, 32 * SLICE_ROWS
 #: What a seed is used for: the order of slices in a pass, of rows in a window, and pulls of blocks.
 SLICES, ROWS, BLOCKS = range(3)
 

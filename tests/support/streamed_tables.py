@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -14,6 +15,8 @@ from pyro_mbde import DensityRatio, WeakLearner
 from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training import iterated_rows
 from pyro_mbde.training.density_ratio import LogRatio
+from pyro_mbde.training.optimisation import Optimisation
+from pyro_mbde.training.row_source import ShuffledRows
 
 QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=40, batch_size=64)
 
@@ -25,12 +28,15 @@ class Sliced:
         self.num_slices, self.num_rows = num_slices, num_rows
         self.fingerprint = f"{num_slices} times {num_rows}"
 
-    def read(self, slices: Sequence[int]) -> Tensor:
+    def read(self, slices: Sequence[int], *, is_counted: bool = True) -> Tensor:
         parts = [torch.zeros(0, 2)]
         for number in slices:
             generator = torch.Generator().manual_seed(number)
             parts.append(0.5 * torch.randn(self.num_rows, 2, generator=generator) + 1)
         return torch.cat(parts)
+
+    def warn(self, ranks: Ranks = ALONE) -> None:
+        pass
 
 
 class Blocks:
@@ -106,6 +112,34 @@ def fits_over_ranks(ranks: Ranks, jobs: Sequence[tuple[str, dict[str, Any]]]) ->
         for kind, options in jobs:
             networks: Any = fit(kind, ranks=ranks, **options)
             found.append(None if networks is None else dict(networks.state_dict()))
+    return found
+
+
+#: Parts of training that may fail in one process, as one that runs out of memory does.
+PARTS: dict[str, tuple[type, str]] = {
+    "rows": (ShuffledRows, "_advance"),
+    "optimizer": (WeakLearner, "_optimizer"),
+    "gradient": (Optimisation, "_gradient"),
+    "update": (Optimisation, "_update"),
+    "state": (Optimisation, "_own_state"),
+    "networks": (Optimisation, "_whole_networks"),
+}
+
+
+def failing(part: str) -> Any:
+    """A block in which a part of training fails."""
+    return mock.patch.object(*PARTS[part], mock.Mock(side_effect=MemoryError("too much")))
+
+
+def failures_over_ranks(ranks: Ranks, splits: Sequence[str]) -> list[tuple[str, str, float]]:
+    """Fits of which each fails in the last process; the largest logit of what they come back with."""
+    found = []
+    with mock.patch("pyro_mbde.training.density_ratio.LogRatio", lambda *arguments, **_: arguments[1]):
+        for split in splits:
+            for part in PARTS:
+                with failing(part) if ranks.rank == ranks.size - 1 else nullcontext():
+                    networks: Any = fit("slices", ranks=ranks, split=split)
+                found.append((split, part, float(networks.logits(torch.randn(9, 2)).abs().max())))
     return found
 
 

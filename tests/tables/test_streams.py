@@ -92,10 +92,10 @@ def whole(frame: pd.DataFrame, schema: Schema = SCHEMA) -> tuple[torch.Tensor, l
     return rows, str(caught[0].message).splitlines() if caught else []
 
 
-def said(stream: TableStream) -> list[str]:
+def said(stream: TableStream, ranks: Ranks = ALONE) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        stream.warn()
+        stream.warn(ranks)
     assert all(one.filename == __file__ for one in caught)
     return str(caught[0].message).splitlines() if caught else []
 
@@ -298,6 +298,44 @@ class TestErrors:
         for read in (schema.stream, lambda places: open_table(places, schema)):
             with pytest.raises(ValueError, match=text):
                 read(tmp_path)
+
+
+class TestSeveralProcesses:
+    def test_the_first_one_tells_of_the_rows_of_all(self, tmp_path: Path) -> None:
+        path, schema = tmp_path / "t.csv", Schema((Column("age", 0, 110), Column("visits", 0, 9, missing="drop")))
+        frame = pd.DataFrame({"age": np.linspace(0.001, 119, 1000), "visits": np.linspace(0.001, 9, 1000)})
+        frame.loc[::7, "visits"] = np.nan
+        frame.to_csv(path, index=False)
+        alone, *several = (schema.stream(path) for _ in range(4))
+        num_slices = alone.num_slices
+        alone.read(range(num_slices))
+        for rank, stream in enumerate(several):
+            stream.read(range(rank, num_slices, 3))
+            stream.read(range(num_slices), is_counted=False)
+        held: list[Any] = []
+
+        class Held(Ranks):
+            def gather(self, value: Any) -> list[Any]:
+                held.append(value)
+                return held
+
+        for rank in (2, 1):
+            assert said(several[rank], Held(rank, 3)) == []
+        told = said(several[0], Held(0, 3))
+        assert told == said(alone)
+        assert "These counts are of the 1,000 rows that have been read." in "\n".join(told)
+
+    def test_one_that_read_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("age\n" + "111\n" * 300)
+        streams = [Schema((Column("age", 0, 110),)).stream(tmp_path / "t.csv") for _ in range(2)]
+        streams[0].read([0])
+
+        class Held(Ranks):
+            def gather(self, value: Any) -> list[Any]:
+                return [(None, 0, 0), value]
+
+        assert any("values are outside" in line for line in said(streams[0], Held(0, 2)))
+        assert said(streams[1], Held(0, 2)) == []
 
 
 class TestFingerprint:

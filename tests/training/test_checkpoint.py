@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from densities import normal, scale_calibration
-from streamed_tables import QUICK, TABLES, are_same, fit, networks_of, outcome
+from streamed_tables import QUICK, TABLES, Sliced, are_same, fit, networks_of, outcome
 from torch import Tensor
 
 from pyro_mbde import DensityRatio, FitWarning, PrivacyLeakWarning, WeakLearner
@@ -73,6 +73,25 @@ def test_the_same_bits_from_the_last_file_of_a_fit_that_was_killed(
         state = read_file(path, "checkpoint", (1,))["state"]
         assert state["step"] == stop // 5 * 5
         assert are_same(networks_of(fit(kind, checkpoint=path, checkpoint_steps=3, resume=True)), whole), stop
+
+
+def test_a_fit_that_is_taken_up_reads_no_window_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows: list[list[int]] = []
+    read = Sliced.read
+
+    def noted(self: Sliced, slices: Any, **options: Any) -> Tensor:
+        windows.append(list(slices))
+        return read(self, slices, **options)
+
+    monkeypatch.setattr(Sliced, "read", noted)
+    fit("slices")
+    whole = windows.copy()
+    assert len(whole) == 3
+    windows.clear()
+    fit("slices", checkpoint=tmp_path / "fit", stop=30)  # in the third window
+    windows.clear()
+    fit("slices", checkpoint=tmp_path / "fit", resume=True)
+    assert windows == whole[2:]
 
 
 def test_optimisers_are_taken_up(tmp_path: Path) -> None:
@@ -172,7 +191,6 @@ def test_files_that_are_damaged_or_of_another_version(tmp_path: Path) -> None:
             fit("slices", checkpoint=path, resume=True)
     path.write_bytes(raw)
     content = read_file(path, "checkpoint", (1,))
-    write_file(path, "checkpoint", 2, content | {})
     changed = {name: value for name, value in content.items() if name not in ("format", "version")}
     write_file(path, "checkpoint", 2, changed)
     with pytest.raises(ValueError, match="file version must be 1, got .*2. Update pyro_mbde"):
@@ -275,11 +293,12 @@ fit("slices", checkpoint={str(path)!r}, checkpoint_steps=1, ensemble_size=4)
     )
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT.parents[1])}
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", slow], env=environment)
-    while not path.exists() and process.poll() is None:
-        time.sleep(0.05)
-    time.sleep(1)
+    while process.poll() is None:
+        if path.exists() and read_file(path, "checkpoint", (1,))["state"]["step"] >= 5:
+            break
+        time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 1 <= read_file(path, "checkpoint", (1,))["state"]["step"] < 40
+    assert 5 <= read_file(path, "checkpoint", (1,))["state"]["step"] < 40
     again = networks_of(fit("slices", checkpoint=path, resume=True))
     assert are_same(again, networks_of(fit("slices")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import torch
 from densities import normal, scale_calibration
 from rank_processes import run_ranks, values_of
-from streamed_tables import QUICK, TABLES, are_same, fit, networks_of
+from streamed_tables import PARTS, QUICK, TABLES, are_same, failing, fit, networks_of
 
 from pyro_mbde import DensityRatio, FitWarning
 from pyro_mbde.density.statistics import BoundedClassifiers
@@ -90,6 +92,9 @@ class Mirrored(Ranks):
     def average(self, tensors: Any) -> None:
         pass
 
+    def start_average(self, tensors: Any) -> Callable[[], None]:
+        return lambda: self.average(tensors)
+
     def broadcast(self, value: Any) -> Any:
         return value
 
@@ -138,6 +143,91 @@ def test_a_rank_that_fails_stops_all_alike(monkeypatch: pytest.MonkeyPatch) -> N
         assert float(networks.logits(torch.randn(9, 2)).abs().max()) == 0
 
 
+@pytest.mark.parametrize("split", ["rows", "networks"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_rank_that_fails_anywhere_tells_the_others(part: str, split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    class Listening(Mirrored):
+        def average(self, tensors: Any) -> None:
+            told.append(bool(tensors[-1][1]))
+
+        def gather(self, value: Any) -> list[Any]:
+            told.append(value is None or value is True)
+            return [value] * self.size
+
+    scale_calibration(monkeypatch)
+    monkeypatch.setattr("pyro_mbde.training.density_ratio.LogRatio", lambda *arguments, **_: arguments[1])
+    with pytest.warns(FitWarning, match="MemoryError: too much"), failing(part):
+        networks: Any = fit("slices", ranks=Listening(0, 2), split=split)
+    assert any(told)
+    assert float(networks.logits(torch.randn(9, 2)).abs().max()) == 0
+
+
+def test_the_first_rank_tells_the_others_that_it_could_not_keep_a_fit() -> None:
+    def keep(state: Any) -> None:
+        raise OSError("no space left")
+
+    networks = BoundedClassifiers(2, 2, hidden_sizes=(3,))
+    for num_steps in (3, 2):  # at a step, and at the end
+        course = Course(ranks=Mirrored(0, 2), keep=keep, keep_steps=2)
+        optimisation = Optimisation(networks, QUICK._optimizer, num_steps, 10, course)
+        with pytest.raises(OSError, match="no space left"):
+            optimisation.train(HeldRows(torch.randn(20, 2)), torch.randn(20, 2), lambda: None)
+
+
+@pytest.mark.parametrize("keep_steps", [1, 4, None])
+def test_batches_are_made_ahead_only_where_nothing_is_kept(keep_steps: int | None) -> None:
+    """What a fit finds, and where its generator stands when it is kept, are those of one that makes none ahead."""
+    kept: list[list[tuple[int, list[Any]]]] = []
+    found = []
+    rows, num_ahead = torch.randn(50, 2), 0
+
+    class Waiting(Mirrored):
+        def start_average(self, tensors: Any) -> Callable[[], None]:
+            nonlocal num_ahead
+            state = torch.get_rng_state()
+
+            def finish() -> None:
+                nonlocal num_ahead
+                num_ahead += not torch.equal(state, torch.get_rng_state())
+
+            return finish
+
+    for makes_ahead in (True, False):
+        torch.manual_seed(0)
+        states: list[tuple[int, list[Any]]] = []
+        keep: Any = None if keep_steps is None else lambda state: states.append((state["step"], state["generators"]))  # noqa: B023
+        course = Course(ranks=Waiting(0, 2), keep=keep, keep_steps=keep_steps or 100)
+        optimisation = Optimisation(BoundedClassifiers(2, 2, hidden_sizes=(3,)), QUICK._optimizer, 9, 10, course)
+        if not makes_ahead:
+            optimisation._prepare = lambda *_: None  # type: ignore[method-assign]
+        networks, _ = optimisation.train(HeldRows(rows), lambda number: torch.randn(number, 2), lambda: None)
+        found.append({name: value.clone() for name, value in networks.state_dict().items()})
+        kept.append(states)
+    assert num_ahead == {1: 0, 4: 6, None: 8}[keep_steps]
+    assert are_same(found[0], found[1])
+    assert [step for step, _ in kept[0]] == {1: list(range(1, 10)), 4: [4, 8, 9], None: []}[keep_steps]
+    for one, other in zip(kept[0], kept[1], strict=True):
+        assert one[0] == other[0] and torch.equal(one[1][0][0], other[1][0][0])
+
+
+def test_a_parameter_without_a_gradient_is_averaged_like_others() -> None:
+    shapes: list[list[Any]] = []
+
+    class Noting(Mirrored):
+        def average(self, tensors: Any) -> None:
+            shapes.append([tensor.shape for tensor in tensors])
+
+    networks = BoundedClassifiers(2, 2, hidden_sizes=(3,))
+    next(iter(networks.parameters())).requires_grad_(False)
+    for loss in (torch.zeros(()), None):
+        optimisation = Optimisation(networks, QUICK._optimizer, 5, 10, Course(ranks=Noting(0, 2)))
+        with nullcontext() if loss is not None else pytest.raises(RuntimeError, match="could not train"):
+            optimisation._average(loss)
+    assert shapes[0] == shapes[1]
+
+
 def gain(networks: dict[str, torch.Tensor]) -> float:
     """Mean ratio of rows, less that of draws of the base, in nats."""
     config = BoundedClassifiers(4, 2, hidden_sizes=(16,), num_frequencies=4, activation="silu").config()
@@ -156,6 +246,13 @@ def test_all_ranks_find_the_same(size: int) -> None:
         if kind != "no rows":
             alone = gain(networks_of(fit(kind)))
             assert 0.6 * alone < gain(every[0]) < 1.5 * alone, (kind, options)
+
+
+@pytest.mark.slow
+def test_all_ranks_stop_where_one_fails() -> None:
+    for found in values_of(run_ranks(FITS, "failures_over_ranks", 2, ["rows", "networks"], seconds=200)):
+        assert [one[:2] for one in found] == [(split, part) for split in ("rows", "networks") for part in PARTS]
+        assert all(largest == 0 for _, _, largest in found), found
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from pyro_mbde import FitWarning
-from pyro_mbde.ranks import Ranks
+from pyro_mbde.ranks import ALONE, Ranks
 from pyro_mbde.training import iterated_rows
 from pyro_mbde.training.fallback import ReadingError
 from pyro_mbde.training.iterated_rows import IteratedRows
@@ -34,14 +34,16 @@ class Numbered:
     def __init__(self, num_slices: int, num_rows: int = 10, full: Callable[[int], bool] = lambda _: True) -> None:
         self.num_slices, self._num_rows, self._full = num_slices, num_rows, full
         self.was_read: list[int] = []
+        self.was_counted: list[int] = []
         self.num_warnings = 0
 
-    def read(self, slices: Any) -> Tensor:
+    def read(self, slices: Any, *, is_counted: bool = True) -> Tensor:
         self.was_read += slices
+        self.was_counted += slices if is_counted else []
         parts = [torch.arange(self._num_rows) + self._num_rows * number for number in slices if self._full(number)]
         return torch.cat([torch.zeros(0), *parts]).to(torch.float32)
 
-    def warn(self) -> None:
+    def warn(self, ranks: Ranks = ALONE) -> None:
         self.num_warnings += 1
 
 
@@ -117,21 +119,51 @@ def test_a_batch_may_be_larger_than_a_window_and_what_is_held_is_one() -> None:
 @pytest.mark.parametrize("make", [lambda: Numbered(100), Blocks], ids=["slices", "blocks"])
 @pytest.mark.usefixtures("small_windows")
 def test_a_source_goes_on_where_another_stopped(make: Callable[[], Any]) -> None:
+    uninterrupted = source_of(make()).batch(60 * 11 + 150)
     source = source_of(make())
-    for _ in range(60):
-        position = source.position()
-        source.batch(11)
+    for first in range(0, 60 * 11, 11):
         other = source_of(make())
-        other.go_to([position])
-        assert other.position() == position or other.position()["offset"] == position["offset"]
-        expected = source_of(make())
-        expected.go_to([position])
-        assert torch.equal(other.batch(150), expected.batch(150))
-    rest = source.batch(200)
-    other = source_of(make())
-    other.go_to([position])
-    other.batch(11)
-    assert torch.equal(other.batch(200), rest)
+        other.go_to([source.position()])
+        assert torch.equal(other.batch(150), uninterrupted[first : first + 150])
+        source.batch(11)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_of_several_ranks_one_counts_a_slice(size: int) -> None:
+    tables = [Numbered(100) for _ in range(size)]
+    for rank, table in enumerate(tables):
+        source_of(table, Ranks(rank, size)).batch(4000)
+    counted = [set(table.was_counted) for table in tables]
+    assert sorted(number for numbers in counted for number in numbers) == list(range(100))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_after_an_interrupt_ranks_count_the_pass_at_hand(size: int) -> None:
+    old = [source_of(Numbered(100), Ranks(rank, size)) for rank in range(size)]
+    for source in old:
+        source.batch(700)
+    tables = [Numbered(100) for _ in range(2)]
+    for rank, table in enumerate(tables):
+        source = source_of(table, Ranks(rank, 2))
+        source.go_to([one.position() for one in old])
+        source.batch(4000)
+    counted = [number for table in tables for number in table.was_counted]
+    assert 0 < len(counted) == len(set(counted))
+
+
+class Mirrored(Ranks):
+    """Processes that all hold what this one does."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+
+@pytest.mark.parametrize(("num_slices", "num_warnings"), [(3, [1, 0]), (100, [1, 1])])
+def test_every_rank_with_rows_of_its_own_is_asked_what_became_of_them(num_slices: int, num_warnings: list[int]) -> None:
+    tables = [Numbered(num_slices), Numbered(num_slices)]
+    for rank, table in enumerate(tables):
+        open_table(table, SCALAR, 100, ranks=Mirrored(rank, 2)).warn()
+    assert [table.num_warnings for table in tables] == num_warnings
 
 
 def test_other_numbers_of_ranks_go_on_without_loss() -> None:
@@ -186,7 +218,7 @@ def test_small_tables_are_held_whole_in_their_order() -> None:
 
 def test_errors_of_reading_are_told_from_those_of_training() -> None:
     class Damaged(Numbered):
-        def read(self, slices: Any) -> Tensor:
+        def read(self, slices: Any, *, is_counted: bool = True) -> Tensor:
             raise ValueError("row group 3 is damaged")
 
     with pytest.raises(ReadingError, match="row group 3 is damaged"):
@@ -209,10 +241,40 @@ def test_blocks_are_shared_out_and_started_again(size: int, window: int, monkeyp
     assert max(len(source.held) for source in sources) <= window
 
 
+@pytest.mark.parametrize(("num_blocks", "size"), [(3, 4), (4, 5), (3, 9)])
 @pytest.mark.usefixtures("small_windows")
-def test_a_rank_without_a_block_takes_them_all() -> None:
-    source = source_of(Blocks(4), Ranks(4, 5))
-    assert sorted(taken(source, 120)) == list(range(120))
+def test_a_rank_without_a_block_takes_them_all(num_blocks: int, size: int) -> None:
+    num_rows = 30 * num_blocks
+    for rank in range(size):
+        own = list(range(30 * rank, 30 * rank + 30)) if rank < num_blocks else list(range(num_rows))
+        source = source_of(Blocks(num_blocks), Ranks(rank, size))
+        assert len(source.held) > 0
+        for _ in range(3):
+            assert sorted(taken(source, len(own))) == own
+        other = source_of(Blocks(num_blocks), Ranks(rank, size))
+        other.go_to([source.position()] * size)
+        assert torch.equal(other.batch(100), source.batch(100))
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_a_rank_whose_blocks_cannot_be_used_takes_them_all() -> None:
+    class Partly(Blocks):
+        def __iter__(self) -> Iterator[Tensor]:
+            return (
+                block + 0 if number % 2 == 0 else block * math.nan for number, block in enumerate(super().__iter__())
+            )
+
+    used = [row for row in range(300) if row // 30 % 2 == 0]
+    for rank in range(2):
+        source = source_of(Partly(), Ranks(rank, 2))
+        assert sorted(taken(source, 150)) == used
+
+
+@pytest.mark.parametrize("num_rows", [3, 300])
+def test_several_ranks_cannot_share_an_iterator(num_rows: int) -> None:
+    for rank in range(2):
+        with pytest.raises(TypeError, match="Pass an iterable that can be started again"):
+            open_table(iter(torch.arange(float(num_rows)).split(30)), SCALAR, 100, ranks=Ranks(rank, 2))
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -280,7 +342,7 @@ def test_what_fits_a_window_is_held_whole() -> None:
 
 
 def test_datasets_with_a_length_are_read_by_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyro_mbde.training.opened_table._SLICE_ROWS", 7)
+    monkeypatch.setattr("pyro_mbde.training.opened_table.SLICE_ROWS", 7)
     source = source_of(TensorDataset(torch.arange(300.0)))
     assert isinstance(source, WindowedRows)
     assert sorted(taken(source, 300)) == list(range(300))
@@ -301,7 +363,7 @@ def test_reading_blocks_leaves_the_generator_alone() -> None:
 
 def test_rows_that_cannot_be_used_are_told_once() -> None:
     class Partly(Numbered):
-        def read(self, slices: Any) -> Tensor:
+        def read(self, slices: Any, *, is_counted: bool = True) -> Tensor:
             rows = super().read(slices)
             rows[rows % 10 == 0] = math.nan
             return rows

@@ -13,7 +13,7 @@ from streamed_tables import QUICK, Blocks, Sliced, are_same, fit, networks_of
 from torch import Tensor
 
 from pyro_mbde import MBDE, DensityRatio, FitWarning, PrivacyLeakWarning, WeakLearner
-from pyro_mbde.training.row_source import HeldRows, RowSource, WindowedRows
+from pyro_mbde.training.row_source import WindowedRows
 
 OPTIONS: dict[str, Any] = {"weak_learner": QUICK, "seed": 0, "progress": False}
 
@@ -49,7 +49,7 @@ class Bad(Sliced):
         self.what = what
         self.num_read = 0
 
-    def read(self, slices: Sequence[int]) -> Tensor:
+    def read(self, slices: Sequence[int], *, is_counted: bool = True) -> Tensor:
         self.num_read += 1
         rows = super().read(slices)
         if self.what == "missing":
@@ -135,10 +135,6 @@ def test_the_loss_is_that_of_the_last_tenth() -> None:
         )
     torch.manual_seed(0)
     assert learner.fit(rows, draws, spread).loss == pytest.approx(float(torch.stack(losses).mean()), rel=1e-6)
-
-
-def test_sources_are_row_sources() -> None:
-    assert issubclass(HeldRows, RowSource) and issubclass(WindowedRows, RowSource)
 
 
 def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
