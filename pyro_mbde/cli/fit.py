@@ -139,8 +139,14 @@ def fit_command(
         rows = _open_table(spoken, table, columns, csv_format, ranks)
         if force and not running.resume and ranks.is_first:
             checkpoint.unlink(missing_ok=True)  # else --resume could go on from a fit that was given up
-        model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+        try:
+            model = TableModel(train(rows), columns, {**asdict(recipe), TABLE_FORMAT: csv_format})
+        except KeyboardInterrupt:
+            if checkpoint.exists():
+                spoken.note(f"{checkpoint} is kept: the same command with --resume goes on from it.")
+            raise
         if ranks.is_first:
+            check_output(ctx, output, force=force)  # again: another fit may have written it meanwhile
             if output.exists():
                 _compare(spoken, output, model)
             model.save(output)
@@ -215,7 +221,7 @@ def _check_table(
 def _check_checkpoint(path: Path, *, resume: bool, force: bool) -> None:
     """Raises if there is a checkpoint that was not asked for."""
     if path.exists() and not resume and not force:
-        text = f"{str(path)!r} is there: a fit of this model was interrupted."
+        text = f"{str(path)!r} is there: a fit of this model was interrupted, or is still running."
         raise FileExistsError(f"{text} Pass --resume to go on from it, or --force to start again.")
 
 

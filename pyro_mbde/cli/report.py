@@ -81,7 +81,7 @@ def report_command(
     if table:
         rows, is_whole = read_sample(table, model.schema, **format_of(ctx, csv_format, model.settings))
         if not is_whole:
-            console.note(f"The table is large: the report is on {len(rows):,} rows of it, in parts chosen at random.")
+            console.note(f"The table is large: the report is on {len(rows):,} rows of it, chosen at random.")
     report = library().private_report(model.density, rows, path=output, columns=model.schema, target=target)
     verdict = report["comparison"]["verdict"]
     told, lines = report["prediction"], [str(output), verdict]

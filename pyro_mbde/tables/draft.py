@@ -45,17 +45,19 @@ _ASKED = {
     ),
     "boolean": ("# shares = {true = , false = }   # if published",),
     "date": (
-        'low = "?"    # first possible date, as 2020-01-31',
+        'low = "?"    # first possible date, as "2020-01-31"',
         'high = "?"   # last possible date',
         '# resolution = "month"   # or "year"; "day" is the default',
     ),
     "datetime": (
-        'low = "?"    # first possible time, as 2020-01-31T00:00',
+        'low = "?"    # first possible time, as "2020-01-31T00:00"',
         'high = "?"   # last possible time',
         '# resolution = "hour"    # or "second", "day"; "minute" is the default',
     ),
 }
 _OF_ALL = (
+    '# outside = "drop"     # leaves out rows with values that are not possible, such as 999 for unknown; "clip", the'
+    " default, moves them to the nearest possible one",
     '# missing = "level"    # keeps missing values as they are; "drop", the default, leaves out their rows',
     "# missing_share =      # if published",
 )

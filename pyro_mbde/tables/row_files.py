@@ -163,7 +163,9 @@ def find_paths(places: Places) -> list[str]:
     kinds = {_ending(path).removesuffix(".gz"): path for path in found.values()}
     if len(kinds) > 1:
         examples = " and ".join(repr(path) for path in kinds.values())
-        raise ValueError(f"places must hold files of one kind, got {examples}. Name one kind, for example *.parquet.")
+        raise ValueError(
+            f"A table must be in files of one kind, got {examples}. Convert the CSV files to Parquet, or name one kind."
+        )
     return list(found.values())
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Up to which size a table is read whole: rows of Parquet files, 32 slices of 4,096; bytes of CSV files.
 MAX_WHOLE_ROWS, MAX_WHOLE_BYTES = 32 * SLICE_ROWS, 2**25
-#: Slices that are converted together, and those of a sample.
-_JOINED_SLICES, _SAMPLE_SLICES = 32, 32
+#: Slices that are converted together; those that a sample is taken from, and about how many rows it has.
+_JOINED_SLICES, _SAMPLE_SLICES, _SAMPLE_ROWS = 32, 512, 131_072
 _NUMBER = "number"
 
 
@@ -287,7 +287,9 @@ def _read_all(stream: TableStream, slices: range, *, progress: bool) -> None:
 
 
 def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any) -> tuple[pd.DataFrame, bool]:
-    """Returns a table as a DataFrame: whole if it is small, and otherwise 32 of its slices, chosen at random.
+    """Returns a table as a DataFrame: whole if it is small, and otherwise some 100,000 of its rows.
+
+    These are a few rows of each of many slices, chosen at random: rows of one slice are alike where a file is sorted.
 
     Privacy:
         Rows and errors depend on the table: for its owner alone.
@@ -311,7 +313,10 @@ def read_sample(places: Places, schema: Schema | None = None, **csv_format: Any)
     if files is None:
         return _whole(places, schema, csv_format), True
     chosen = np.random.default_rng(0).choice(files.num_slices, min(_SAMPLE_SLICES, files.num_slices), replace=False)
-    return pd.concat([frame for _, frame in files.frames(chosen.tolist())], ignore_index=True), False
+    rows_of_slice = SLICE_ROWS if files.num_rows is None else files.num_rows / files.num_slices
+    share = min(1.0, _SAMPLE_ROWS / (rows_of_slice * len(chosen)))
+    parts = [frame.sample(frac=share, random_state=number) for number, frame in files.frames(chosen.tolist())]
+    return pd.concat(parts, ignore_index=True), False
 
 
 def _large_files(places: Places, csv_format: dict[str, Any]) -> RowFiles | None:

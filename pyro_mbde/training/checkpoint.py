@@ -96,7 +96,7 @@ class Checkpoint:
         ]:
             raise ValueError(
                 f"The checkpoint {str(self.path)!r} is of a fit with another value of {listed(differing)}. Use the "
-                f"same settings as then, or start from the beginning, without resume."
+                f"same settings as then, or start again (--force in place of --resume)."
             )
         if version != torch.__version__:
             warn_owner(
@@ -106,7 +106,7 @@ class Checkpoint:
         return table, state
 
     def _damaged(self) -> ValueError:
-        text = "is damaged, or another kind of file. Start from the beginning, without resume."
+        text = "is damaged, or another kind of file. Start from the beginning (--force in place of --resume)."
         return ValueError(f"The checkpoint {str(self.path)!r} {text}")
 
     def check_table(self, kept: str, table: str) -> None:
@@ -114,5 +114,5 @@ class Checkpoint:
         if kept != table:
             raise ValueError(
                 f"The checkpoint {str(self.path)!r} is of another table, or a file of the table was changed since. "
-                f"Give the same files as then, or start from the beginning, without resume."
+                f"Give the same files as then, or start again (--force in place of --resume)."
             )

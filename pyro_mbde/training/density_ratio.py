@@ -241,7 +241,7 @@ class DensityRatio:
         """What two fits must have in common for one to take up the other; device and number of processes may differ."""
         return {
             "base": digest_of_base(self._prepared),
-            "weak_learner": repr(self.weak_learner),
+            "weak_learner (steps and networks)": repr(self.weak_learner),
             "ensemble_size": str(self.ensemble_size),
             "seed": str(self.seed),
             "split": self.split,

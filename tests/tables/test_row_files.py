@@ -284,7 +284,7 @@ class TestPlaces:
         with pytest.raises(ValueError, match="places must hold files that end in .*This folder has none."):
             RowFiles.find(folder / "empty")
         (folder / "t.parquet").touch()
-        with pytest.raises(ValueError, match="places must hold files of one kind"):
+        with pytest.raises(ValueError, match="A table must be in files of one kind"):
             RowFiles.find(folder)
 
 

@@ -419,3 +419,12 @@ class TestOpenTable:
         with pytest.warns(UserWarning, match="3 of 3 values are outside") as warned:
             open_table([tmp_path / "t.csv"], schema)
         assert "have been read" not in str(warned[0].message)
+
+
+def test_a_sample_of_a_sorted_table_is_spread_over_it(tmp_path: Path) -> None:
+    """Whole slices would show a sorted column as a comb."""
+    path = tmp_path / "sorted.parquet"
+    pd.DataFrame({"age": np.linspace(0, 1, 400_000)}).to_parquet(path, row_group_size=50_000)
+    frame, is_whole = streams.read_sample(path)
+    assert not is_whole
+    assert (np.histogram(frame["age"], np.linspace(0, 1, 51))[0] > 0).all()
