@@ -157,7 +157,7 @@ def test_without_a_file_a_fit_starts_from_the_beginning(tmp_path: Path) -> None:
         ({"split": "rows"}, "'split'"),
         (
             {"weak_learner": WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=41)},
-            "'weak_learner .steps and networks.'",
+            "steps and networks",
         ),
         ({"seed": 1, "ensemble_size": 3}, "'ensemble_size', 'seed'"),
     ],
