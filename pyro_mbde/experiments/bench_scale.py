@@ -120,7 +120,9 @@ def measure_memory(tables: Tables, sizes: Sizes) -> Iterator[Record]:
 
 
 def measure_ranks(tables: Tables, sizes: Sizes) -> Iterator[Record]:
-    """Yields fits by one process and by two, which share rows or networks; same steps and examples.
+    """Yields fits by one process and by two, which share rows or networks; the same number of examples for each network.
+
+    Two that share rows see twice as many in a step, so they make half of the steps.
 
     Args:
         tables: to fit to.
@@ -129,7 +131,8 @@ def measure_ranks(tables: Tables, sizes: Sizes) -> Iterator[Record]:
     table = tables.rows(sizes.rank_rows)
     for seed in range(sizes.seeds):
         for ranks, split in ((1, "auto"), (2, "rows"), (2, "networks")):
-            options = {"table": str(table), "steps": sizes.rank_steps, "seed": seed, "split": split}
+            steps = sizes.rank_steps // ranks if split == "rows" else sizes.rank_steps
+            options = {"table": str(table), "steps": steps, "seed": seed, "split": split}
             options |= {"epsilons": _RANK_EPSILONS, "num_held_out": sizes.num_held_out}
             done = run(module("pyro_mbde.experiments.scale_fit", json.dumps(options), ranks=ranks))
             yield {**done.answer, "seconds": done.seconds, "peak_bytes": done.peak_bytes}

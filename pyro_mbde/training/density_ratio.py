@@ -58,11 +58,11 @@ class DensityRatio:
             batch by batch. The ratio is brought back to the base's device.
         ranks: the processes that fit together, from :func:`pyro_mbde.ranks.joined_ranks`; each is given the same
             arguments and the same table.
-        split: how these share the work. With ``rows`` each trains all networks on its share of every batch, and
-            gradients are averaged once a step. With ``networks`` each trains some of the networks, on full batches of
-            its own, without waiting for another; as many times more rows are read as there are processes. ``auto``
-            takes ``networks`` where the table is held in memory and the ensemble can be shared out evenly, and
-            ``rows`` otherwise.
+        split: how these share the work. With ``rows`` each trains all networks on batches of its own, and gradients
+            are averaged once a step, so that R processes see R times as many rows in a step: divide the steps by R for
+            the same number of rows. With ``networks`` each trains some of the networks, without waiting for another.
+            ``auto`` takes ``networks`` where the table is held in memory and the ensemble can be shared out evenly,
+            and ``rows`` otherwise.
         checkpoint: a file to keep the fit in, so that it can be taken up again; ``None`` to keep nothing. It stays
             after the fit, with the trained networks: call ``trainer.checkpoint.remove()`` once the model is saved.
         checkpoint_steps: steps after which it is written again, at least 1; also at an interrupt of a single process.

@@ -90,7 +90,7 @@ class Optimisation:
         networks: the whole ensemble, untrained; the same in all processes, as is torch's generator.
         make_optimizer: called with the networks that this process trains.
         num_steps: gradient steps.
-        batch_size: rows of P and of Q in a step, over all processes where these share rows; ``None`` for all.
+        batch_size: rows of P and of Q that each process takes in a step; ``None`` for all.
         course: how it is carried out.
     """
 
@@ -106,8 +106,6 @@ class Optimisation:
         self._course, self._ranks, self._num_steps = course, ranks, num_steps
         self._shares = shares(networks.num_classifiers, ranks.size) if course.by_networks else None
         self._averages = ranks.size > 1 and not course.by_networks
-        if self._averages and batch_size is not None:
-            batch_size = -(-batch_size // ranks.size)
         self._batch_size = batch_size
         self._device = networks.loc.device if course.device is None else course.device
         self._networks = networks if self._shares is None else part_of_networks(networks, self._shares[ranks.rank])

@@ -102,15 +102,6 @@ class Mirrored(Ranks):
         return [value] * self.size
 
 
-def test_a_share_of_a_batch_is_rounded_up() -> None:
-    networks = BoundedClassifiers(2, 2, hidden_sizes=(3,))
-    for size, expected in ((1, 10), (2, 5), (3, 4), (4, 3)):
-        course = Course(ranks=Mirrored(0, size))
-        assert Optimisation(networks, QUICK._optimizer, 5, 10, course)._batch_size == expected
-    course = Course(ranks=Mirrored(0, 2), by_networks=True)
-    assert Optimisation(networks, QUICK._optimizer, 5, 10, course)._batch_size == 10
-
-
 def test_each_rank_has_draws_of_its_own_from_the_same_start() -> None:
     starts, draws = [], []
     for rank in range(3):
