@@ -78,7 +78,7 @@ def running_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(SPLITS),
         default=SPLITS[0],
         show_default=True,
-        help="What the processes of torchrun share out: rows, so that R processes see R times as many in a step and need "
+        help="What the processes of torchrun share out: rows, so that R of them see R times as many in a step and need "
         "1/R of the --steps; or the networks.",
     )
     @click.option(

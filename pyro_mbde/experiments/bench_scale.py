@@ -120,7 +120,7 @@ def measure_memory(tables: Tables, sizes: Sizes) -> Iterator[Record]:
 
 
 def measure_ranks(tables: Tables, sizes: Sizes) -> Iterator[Record]:
-    """Yields fits by one process and by two, which share rows or networks; the same number of examples for each network.
+    """Yields fits by one process and by two, which share rows or networks; networks see the same number of examples.
 
     Two that share rows see twice as many in a step, so they make half of the steps.
 

@@ -80,7 +80,7 @@ def test_how_work_is_split(split: str, size: int, by_networks: bool) -> None:
 def test_arguments() -> None:
     with pytest.raises(ValueError, match="at most ensemble_size=6 to share out networks"):
         DensityRatio(normal(2), ranks=Ranks(0, 7), split="networks")
-    with pytest.raises(ValueError, match="split must be one of auto, networks, rows"):
+    with pytest.raises(ValueError, match="split must be one of auto, rows, networks"):
         DensityRatio(normal(2), split="columns")
     with pytest.raises(TypeError, match="ranks must be Ranks"):
         DensityRatio(normal(2), ranks=2)  # type: ignore[arg-type]
