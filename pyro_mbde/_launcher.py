@@ -27,3 +27,9 @@ def launched() -> tuple[int, int]:
 def meeting_place() -> str:
     """Returns the address at which the processes meet."""
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+
+
+def num_restarts() -> int:
+    """Returns how often the launcher has started all processes again."""
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return int(count) if count.isdecimal() else 0

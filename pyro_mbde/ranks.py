@@ -14,13 +14,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pyro_mbde._checks import argument_error
-from pyro_mbde._launcher import launched, meeting_place
+from pyro_mbde._launcher import launched, meeting_place, num_restarts
 
 T = TypeVar("T")
 
 #: Seconds that a step in common may take; and how long a process waits for another that works alone. One that ends
 #: closes its connections, which ends both kinds of waiting at once.
 _STEP_SECONDS, _PATIENCE_SECONDS = 60.0, 86_400.0
+
+
+#: Up to how many processes exchange what they add up, each with all others; more pass it on in a ring.
+_MAX_EXCHANGED = 4
 
 
 class LostRankError(RuntimeError):
@@ -95,17 +99,43 @@ class Ranks:
         # By way of the CPU from any device: gradients of small networks are a few hundred kilobytes.
         flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
         with self._together("averaging a step") as joined:
-            work: Any = dist.all_reduce(flat, group=joined.steps, async_op=True)
+            total = self._start_sum(flat, joined.steps)
 
         def finish() -> None:
             with self._together("averaging a step"):
-                work.wait()
-            parts = torch.split(flat.div_(self.size), [tensor.numel() for tensor in tensors])
+                summed = total()
+            parts = torch.split(summed.div_(self.size), [tensor.numel() for tensor in tensors])
             with torch.no_grad():
                 for tensor, part in zip(tensors, parts, strict=True):
                     tensor.copy_(part.reshape(tensor.shape))
 
         return finish
+
+    def _start_sum(self, flat: Tensor, group: Any) -> Callable[[], Tensor]:
+        """Starts to add up a tensor over all processes; returns the function that waits for the sum."""
+        if self.size > _MAX_EXCHANGED:
+            work: Any = dist.all_reduce(flat, group=group, async_op=True)
+
+            def reduced() -> Tensor:
+                work.wait()
+                return flat
+
+            return reduced
+        # Each sends its own to all others, which takes a fifth of the time of gloo's ring on one machine.
+        held = [flat if rank == self.rank else torch.empty_like(flat) for rank in range(self.size)]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        works: list[Any] = [dist.isend(flat, rank, group=group) for rank in others]
+        works += [dist.irecv(held[rank], rank, group=group) for rank in others]
+
+        def exchanged() -> Tensor:
+            for one in works:
+                one.wait()
+            summed = held[0].clone()
+            for part in held[1:]:  # in order of rank, so that all have the same bits
+                summed += part
+            return summed
+
+        return exchanged
 
     def broadcast(self, value: T) -> T:
         """Returns the first process's object, in every process; waits for it as long as it takes.
@@ -260,7 +290,8 @@ def _join(ranks: Ranks, timeout: timedelta, patience: timedelta) -> _Joined:
     torch_dist: Any = dist  # torch leaves some of its names out of its list
     try:
         store = next(torch_dist.rendezvous("env://", ranks.rank, ranks.size, timeout=timeout))[0]
-        store = torch_dist.PrefixStore("pyro_mbde", store)
+        # The launcher's store outlives the processes, and with it the addresses of those that ended.
+        store = torch_dist.PrefixStore(f"pyro_mbde/{num_restarts()}", store)
         dist.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size, timeout=timeout)
         return _Joined(dist.group.WORLD, dist.new_group(backend="gloo", timeout=patience), store)
     except RuntimeError as error:

@@ -127,12 +127,16 @@ def fit_command(
     assert recipe is not None  # else its options would have said so
     running.check(recipe.method, RATIO)
     checkpoint = output.with_name(f"{output.name}.checkpoint")
+    if running.resume and not force and output.exists() and not checkpoint.exists():
+        console.note(f"{output} is there, and no checkpoint: the fit is done. Pass --force to fit again.")
+        return
     if is_first_process():
         check_output(ctx, output, force=force)
         _check_checkpoint(checkpoint, resume=running.resume, force=force)
     from pyro_mbde.tables.files import TableModel
 
     with command_ranks(console) as (ranks, spoken):
+        _check_same(ranks, [asdict(recipe), running.resume, seed, csv_format, dependence])
         columns, base = find_base(ctx, spoken, schema, public_rows, dependence, csv_format)
         running = replace(running, ranks=ranks, checkpoint=checkpoint)
         train = recipe.trainer(base, seed=seed, progress=spoken.progress, running=running)  # checks arguments
@@ -152,6 +156,13 @@ def fit_command(
             model.save(output)
             checkpoint.unlink(missing_ok=True)
             _answer(spoken, output, recipe, model)
+
+
+def _check_same(ranks: Ranks, options: list[Any]) -> None:
+    """Raises, in all processes, if one of them was started with other options."""
+    if any(other != options for other in ranks.gather(options)):
+        remedy = "Start all of them with the same command."
+        raise ValueError(f"The {ranks.size} processes were started with different options. {remedy}")
 
 
 def _open_table(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pyro_mbde._launcher import num_restarts
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import Whole
 from pyro_mbde.cli.ranked import command_ranks
@@ -80,6 +81,11 @@ def release_command(
     release ...`. The first one charges, writes and speaks. If another is lost after the charge, it draws that one's
     rows too; torchrun asks it to end, and leaves it half a minute to finish.
     """
+    if num_restarts():
+        raise click.UsageError(
+            "A release is not started again by itself: it may have been charged. Look with `pyro-mbde budget show`, "
+            "and start it without --max-restarts."
+        )
     with command_ranks(console) as (ranks, spoken):
         from pyro_mbde.tables.files import TableModel
 

@@ -11,7 +11,7 @@ import torch
 
 from pyro_mbde._checks import argument_error, listed
 from pyro_mbde.private_files import warn_beside_card
-from pyro_mbde.serialization import read_file, write_file
+from pyro_mbde.serialization import canonical_digest, read_file, write_file
 from pyro_mbde.training.fallback import warn_owner
 
 _KIND, _VERSION = "checkpoint", 1
@@ -21,7 +21,8 @@ class Checkpoint:
     """A file that a fit is taken up from.
 
     It holds networks, optimiser, states of torch's generators and places in the table, but no rows. It is written whole
-    or not at all, and only its owner may read it. Reading it runs no code.
+    or not at all, with a digest that tells whether it was damaged since. Only its owner may read it. Reading it runs no
+    code.
 
     Privacy:
         As sensitive as the table.
@@ -64,6 +65,7 @@ class Checkpoint:
             state: dicts, lists, numbers and tensors.
         """
         content = {"settings": dict(settings), "table": table, "torch": str(torch.__version__), "state": state}
+        content["digest"] = canonical_digest(content)
         write_file(self.path, _KIND, _VERSION, content)
 
     def warn_beside_card(self) -> None:
@@ -86,6 +88,14 @@ class Checkpoint:
             if "version" in str(error).partition(",")[0]:
                 raise
             raise self._damaged() from error
+        names: tuple[str, ...] = ("settings", "table", "torch", "state")
+        body = {name: content[name] for name in names if name in content}
+        try:
+            is_whole = canonical_digest(body) == content.get("digest")
+        except TypeError:
+            is_whole = False
+        if not is_whole:
+            raise self._damaged()
         try:
             kept, table, version = dict(content["settings"]), str(content["table"]), str(content["torch"])
             state = dict(content["state"])

@@ -94,8 +94,9 @@ class KeptFit:
         self._state = {**state, "start": list(self._start), "num_calibrations": self._num_calibrations}
         try:
             self._checkpoint.write(self._settings, self._table, self._state)
-        except OSError as error:  # which does not depend on the rows
-            raise ReadingError(str(error)) from error
+        except (OSError, RuntimeError) as error:  # torch has its own for a full disk; neither depends on the rows
+            cause = OSError(f"The checkpoint {str(self._checkpoint.path)!r} cannot be written: {error}")
+            raise ReadingError(str(cause)) from cause
 
     def begin_calibration(self) -> float:
         r"""Returns the share of delta that certificates may use from here on; notes in the checkpoint that they begin.

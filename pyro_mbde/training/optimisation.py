@@ -142,7 +142,7 @@ class Optimisation:
                 is_kept = False
                 loss = self._attempt(lambda: self._gradient(positives, negatives))
                 if self._averages:
-                    loss = self._average(loss, partial(self._prepare, positives, negatives))
+                    loss = self._average(loss, positives, partial(self._prepare, positives, negatives))
                 if loss is not None:
                     self._attempt(partial(self._update, loss))
                 self._step += 1
@@ -183,7 +183,12 @@ class Optimisation:
         self._late_loss = self._late_loss.to(self._device)
         self._optimizer, self._scheduler = self._make_optimizer(self._networks)
         if resumed is not None:
-            self._resume(resumed)
+            try:
+                self._resume(resumed)
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:  # it is about the file, not about rows
+                remedy = "Start again (--force in place of --resume), or use the version of PyTorch that wrote it."
+                cause = ValueError(f"The checkpoint cannot be taken up here: {error}. {remedy}")
+                raise ReadingError(str(cause)) from cause
 
     def _batches(self, positives: RowSource, negatives: Tensor | Callable[[int], Tensor]) -> Batches:
         batch_p = positives.batch(self._batch_size)
@@ -213,26 +218,32 @@ class Optimisation:
         torch.autograd.backward(loss * self._networks.num_classifiers)
         return loss.detach()
 
-    def _average(self, loss: Tensor | None, meanwhile: Callable[[], object] = lambda: None) -> Tensor:
+    def _average(self, loss: Tensor | None, positives: RowSource, meanwhile: Callable[[], object]) -> Tensor:
         """Averages gradients and loss over all processes, and raises in all of them if one failed.
+
+        If one of them is about to read rows, all do: else each would wait for every other one's reading.
 
         Args:
             loss: of this step; None if it failed here.
+            positives: rows of P.
             meanwhile: called while the processes exchange them.
         """
         parameters = list(self._networks.parameters())
-        notes = torch.zeros(2, dtype=self._networks.loc.dtype)
+        notes = torch.zeros(3, dtype=self._networks.loc.dtype)
         if loss is None:  # on the CPU, whatever became of a device
             gradients = [torch.zeros(parameter.shape, dtype=parameter.dtype) for parameter in parameters]
             notes[1] = 1.0
         else:
             gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
             notes[0] = loss
+            notes[2] = float(self._batch_size is not None and positives.is_short(self._batch_size))
         finish = self._ranks.start_average([*gradients, notes])
         meanwhile()
         finish()
         if float(notes[1]):
             _raise_alike(self._failure)
+        if float(notes[2]):
+            self._attempt(positives.read_ahead)
         return notes[0]
 
     def _update(self, loss: Tensor) -> None:

@@ -76,6 +76,14 @@ class RowSource(ABC):
             ValueError: the table has no rows.
         """
 
+    def is_short(self, size: int) -> bool:
+        """Returns whether fewer rows are in memory than two batches take, and more can be read ahead."""
+        return False
+
+    def read_ahead(self) -> None:
+        """Reads the rows that will be needed next, where that can be done."""
+        return
+
     @property
     @abstractmethod
     def fingerprint(self) -> str:
@@ -219,6 +227,8 @@ class WindowedRows(ShuffledRows):
         self._windows = Windows(slices.num_slices, seed)
         self._position, self._window = Position.first(ranks.rank, ranks.size), 0
         self._counted_pass, self._found_some = 0, False
+        #: A window that was read ahead, where it begins, and the position after it.
+        self._next: tuple[Tensor, Begun, Position] | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -233,16 +243,34 @@ class WindowedRows(ShuffledRows):
         except Exception as error:
             raise ReadingError(str(error)) from error
 
+    def is_short(self, size: int) -> bool:
+        """Returns whether fewer rows of the window are left than two batches take, and the next one is not read yet."""
+        return self._next is None and not self._has_ended and len(self._rows) - self._offset < 2 * size
+
+    def read_ahead(self) -> None:
+        """Reads the next window while this one is still in use: processes that wait for one another read together."""
+        if self._next is None and not self._has_ended:
+            begun, position = self._position.taken()
+            self._next = self._window_of(begun), begun, position
+
+    def _window_of(self, begun: Begun) -> Tensor:
+        """The rows of a window as networks take them, in the order in which they are handed out."""
+        is_counted = begun.window // self._windows.per_pass == self._counted_pass
+        rows = self._read(self._windows.slices(begun.window), is_counted)
+        return self._to_features(rows[self._windows.order(begun.window, len(rows)).to(rows.device)])
+
     def _next_window(self) -> bool:
         num_empty = 0
         while True:
-            self._rows = self.like  # so that two windows are never held
-            begun, self._position = self._position.taken()
-            is_counted = begun.window // self._windows.per_pass == self._counted_pass
-            rows = self._read(self._windows.slices(begun.window), is_counted)
-            rows = rows[self._windows.order(begun.window, len(rows)).to(rows.device)]
+            self._rows = self.like  # so that two windows are held only where one was read ahead
+            if self._next is None:
+                begun, self._position = self._position.taken()
+                rows = self._window_of(begun)
+            else:
+                rows, begun, self._position = self._next
+                self._next = None
             if begun.offset < len(rows):
-                self._rows, self._window, self._offset = self._to_features(rows), begun.window, begun.offset
+                self._rows, self._window, self._offset = rows, begun.window, begun.offset
                 self._found_some = True
                 return True
             num_empty += 1
@@ -275,7 +303,7 @@ class WindowedRows(ShuffledRows):
         # The same in all ranks: the pass of the first window after the last that any has begun.
         first = max(position.next_window - position.stride for position in stopped) + 1
         self._counted_pass = first // self._windows.per_pass
-        self._rows, self._offset, self._has_ended = self.like, 0, False
+        self._rows, self._offset, self._has_ended, self._next = self.like, 0, False, None
 
 
 def check_rows(rows: Tensor) -> None:

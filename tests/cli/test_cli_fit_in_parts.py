@@ -195,3 +195,10 @@ def test_the_private_table_is_not_public(parts: list[Path], run: Run) -> None:
     """Nor is one of its files, under another name."""
     Path("survey.parquet").write_bytes(parts[1].read_bytes())
     assert "private table" in run("fit", "visits", *REST, "--public-rows", "survey.parquet", code=2).stderr
+
+
+def test_a_job_that_is_started_again_after_its_end_does_nothing(run: Run) -> None:
+    run(*FIT)
+    before = Path("model.pt").read_bytes()
+    assert "the fit is done" in run(*FIT, "--resume").stderr
+    assert Path("model.pt").read_bytes() == before

@@ -86,3 +86,21 @@ def test_boosting_runs_in_one_process() -> None:
     assert first.code == second.code == 2
     assert "one process" in first.error
     assert not Path("model.pt").exists()
+
+
+def test_different_options_are_refused() -> None:
+    common = [
+        sys.executable,
+        "command.py",
+        "fit",
+        "table.csv",
+        "--schema",
+        "schema.toml",
+        "--steps",
+        "6",
+        "-o",
+        "model.pt",
+    ]
+    outcomes = run_commands([[*common, "--epsilon", epsilon] for epsilon in ("1", "2")], cwd=Path.cwd())
+    assert [one.code for one in outcomes] == [1, 1]
+    assert sum("started with different options" in one.error for one in outcomes) == 1

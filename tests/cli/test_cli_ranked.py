@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from cli_words import Run
+from click.testing import CliRunner
 from densities import make_density, normal
 from rank_processes import Outcome, rank_environment, run_commands
 
 from pyro_mbde import Ledger
+from pyro_mbde.cli import main
 from pyro_mbde.cli.ranked import check_one_process, is_first_process, num_processes
 
 COMMAND = [sys.executable, "-m", "pyro_mbde"]
@@ -124,3 +126,14 @@ def test_rows_are_written_where_torchrun_loses_a_process(folder: Path) -> None:
     assert "20 rows in rows.csv" in ended.stdout, ended.stderr
     assert len((folder / "rows.csv").read_text().splitlines()) == 21
     assert charged(folder) == [20]
+
+
+def test_a_release_is_not_started_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been charged."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    words = ["release", "model.pt", "20", "--ledger", "budget.db", "--account", "clinic", "-o", "rows.csv"]
+    result = CliRunner().invoke(main, words, prog_name="pyro-mbde")
+    assert result.exit_code == 2
+    assert "may have been charged" in result.stderr
+    assert charged(folder) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ from streamed_tables import QUICK, TABLES, Sliced, are_same, fit, networks_of, o
 from torch import Tensor
 
 from pyro_mbde import DensityRatio, FitWarning, PrivacyLeakWarning, WeakLearner
-from pyro_mbde.serialization import read_file, write_file
+from pyro_mbde.serialization import canonical_digest, read_file, write_file
 from pyro_mbde.training.checkpoint import Checkpoint
 from pyro_mbde.training.interrupts import interrupts_put_off
 from pyro_mbde.training.optimisation import Optimisation
@@ -157,7 +158,7 @@ def test_without_a_file_a_fit_starts_from_the_beginning(tmp_path: Path) -> None:
         ({"split": "rows"}, "'split'"),
         (
             {"weak_learner": WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=41)},
-            "steps and networks",
+            r"'weak_learner \(steps and networks\)'",
         ),
         ({"seed": 1, "ensemble_size": 3}, "'ensemble_size', 'seed'"),
     ],
@@ -198,7 +199,9 @@ def test_files_that_are_damaged_or_of_another_version(tmp_path: Path) -> None:
     write_file(path, "checkpoint", 2, changed)
     with pytest.raises(ValueError, match="file version must be 1, got .*2. Update pyro_mbde"):
         fit("slices", checkpoint=path, resume=True)
-    write_file(path, "checkpoint", 1, {**changed, "torch": "1.0"})
+    older = {**changed, "torch": "1.0"}
+    del older["digest"]
+    write_file(path, "checkpoint", 1, {**older, "digest": canonical_digest(older)})
     with pytest.warns(FitWarning, match="written with PyTorch 1.0"):
         fit("slices", checkpoint=path, resume=True)
     write_file(path, "checkpoint", 1, {"state": {}})
@@ -305,3 +308,21 @@ fit("slices", checkpoint={str(path)!r}, checkpoint_steps=1, ensemble_size=4)
     assert 5 <= read_file(path, "checkpoint", (1,))["state"]["step"] < 40
     again = networks_of(fit("slices", checkpoint=path, resume=True))
     assert are_same(again, networks_of(fit("slices")))
+
+
+def test_a_file_that_was_damaged_since_is_not_taken_up(tmp_path: Path) -> None:
+    """Whatever was changed: a state that loads but is another one gives another density, in silence."""
+    path = tmp_path / "fit.checkpoint"
+    fit("slices", checkpoint=path, stop=5)
+    content = torch.load(path, weights_only=True)
+    for change in ("networks", "step", "start", "positions"):
+        state = dict(content["state"])
+        if change == "networks":
+            state["networks"] = {name: torch.full_like(one, math.nan) for name, one in state["networks"].items()}
+        elif change == "step":
+            state["step"] = 40
+        else:
+            del state[change]
+        torch.save({**content, "state": state}, path)
+        with pytest.raises(ValueError, match="is damaged"):
+            fit("slices", checkpoint=path, resume=True)

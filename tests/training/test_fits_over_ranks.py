@@ -215,7 +215,7 @@ def test_a_parameter_without_a_gradient_is_averaged_like_others() -> None:
     for loss in (torch.zeros(()), None):
         optimisation = Optimisation(networks, QUICK._optimizer, 5, 10, Course(ranks=Noting(0, 2)))
         with nullcontext() if loss is not None else pytest.raises(RuntimeError, match="could not train"):
-            optimisation._average(loss)
+            optimisation._average(loss, HeldRows(torch.zeros(1, 2)), lambda: None)
     assert shapes[0] == shapes[1]
 
 

@@ -73,11 +73,14 @@ def test_a_fit_cut_off_before_its_calibration_has_none_behind_it(
     assert claimed[0] == 1e-6 / 4
 
 
-def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_a_checkpoint_that_cannot_be_written_is_an_error(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not a fit that failed: what came out would be the base, and the last good checkpoint would be removed."""
 
     def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error(28, "No space left on device")
 
     monkeypatch.setattr(Checkpoint, "write", full)
     with pytest.raises(OSError, match="No space left"):

@@ -411,3 +411,24 @@ def test_positions_of_another_kind_are_refused() -> None:
     for source, other in ((HeldRows(torch.zeros(3, 1)), Numbered(100)), (source_of(Numbered(100)), Numbered(3))):
         with pytest.raises(ValueError, match="is read in another way than before"):
             source.go_to([source_of(other).position()])
+
+
+@pytest.mark.parametrize("size", [3, 50, 500])
+def test_a_window_that_is_read_ahead_changes_no_batch_and_no_position(size: int) -> None:
+    """Whenever it is read; a source that goes on from there has the same rows too."""
+
+    def source() -> WindowedRows:
+        return WindowedRows(Numbered(100), lambda rows, _: rows, lambda rows: rows.unsqueeze(1), torch.zeros(0, 1), 3)
+
+    plain, ahead = source(), source()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(60):
+        assert ahead.position() == plain.position()
+        if ahead.is_short(size) or torch.rand((), generator=generator) < 0.3:
+            ahead.read_ahead()
+            assert not ahead.is_short(size)
+        other = source()
+        other.go_to([ahead.position()])
+        batch = plain.batch(size)
+        assert torch.equal(ahead.batch(size), batch)
+        assert torch.equal(other.batch(size), batch)
