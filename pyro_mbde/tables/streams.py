@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Up to which size a table is read whole: rows of Parquet files, 32 slices of 4,096; bytes of CSV files.
 MAX_WHOLE_ROWS, MAX_WHOLE_BYTES = 32 * SLICE_ROWS, 2**25
 #: Slices that are converted together; those that a sample is taken from, and about how many rows it has.
-_JOINED_SLICES, _SAMPLE_SLICES, _SAMPLE_ROWS = 32, 512, 131_072
+_JOINED_SLICES, _SAMPLE_SLICES, _SAMPLE_ROWS = 8, 512, 131_072
 _NUMBER = "number"
 
 

@@ -56,10 +56,10 @@ class Windows:
         return -(-self.num_slices // WINDOW_SLICES)
 
     def slices(self, window: int) -> list[int]:
-        """Returns the slices of a window, in the order in which they are read."""
+        """Returns the slices of a window, in ascending order: those of one row group are read together."""
         number, place = divmod(window, self.per_pass)
         order = _slice_order(self.num_slices, self.seed, number)
-        return [int(one) for one in order[place * WINDOW_SLICES : (place + 1) * WINDOW_SLICES]]
+        return sorted(int(one) for one in order[place * WINDOW_SLICES : (place + 1) * WINDOW_SLICES])
 
     def order(self, window: int, num_rows: int) -> Tensor:
         """Returns the order in which the rows of a window are handed out, shape ``(num_rows,)``."""
