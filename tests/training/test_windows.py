@@ -21,7 +21,7 @@ def test_a_pass_is_a_permutation_of_all_slices(num_slices: int) -> None:
         assert all(len(one) == WINDOW_SLICES for one in found[:-1])
         passes.append([one for window in found for one in window])
         assert sorted(passes[-1]) == list(range(num_slices))
-    if num_slices > 30:
+    if num_slices > WINDOW_SLICES:  # in one window they are read in ascending order
         assert all(one != other for one, other in pairwise(passes))
     assert Windows(num_slices, seed=3).slices(windows.per_pass) == windows.slices(windows.per_pass)
 
@@ -37,7 +37,7 @@ def test_orders_are_pure_functions_of_seed_and_window() -> None:
     assert torch.equal(before, torch.get_rng_state())
     # What is kept in a checkpoint must mean the same rows in every version.
     assert derived_seed(0, 1, 2) == 1535930435702422785
-    assert Windows(40, 0).slices(0)[:6] == [11, 27, 4, 24, 23, 2]
+    assert Windows(40, 0).slices(1) == [5, 7, 14, 15, 29, 31, 33, 39]
 
 
 LENGTH = 5  # rows of a window, in this arithmetic
