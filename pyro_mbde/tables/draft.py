@@ -84,6 +84,7 @@ def draft_schema(frame: pd.DataFrame, source: str = "the table") -> str:
         name = "smoker"
         kind = "boolean"
         # shares = {true = , false = }   # if published
+        # outside = "drop"     # leaves out rows with values that are not possible, as 999 for unknown; "clip" moves them
         # missing = "level"    # keeps missing values as they are; "drop", the default, leaves out their rows
         # missing_share =      # if published
         <BLANKLINE>
