@@ -56,8 +56,7 @@ _ASKED = {
     ),
 }
 _OF_ALL = (
-    '# outside = "drop"     # leaves out rows with values that are not possible, such as 999 for unknown; "clip", the'
-    " default, moves them to the nearest possible one",
+    '# outside = "drop"     # leaves out rows with impossible values, such as 999 for unknown; "clip" moves them',
     '# missing = "level"    # keeps missing values as they are; "drop", the default, leaves out their rows',
     "# missing_share =      # if published",
 )
@@ -84,7 +83,7 @@ def draft_schema(frame: pd.DataFrame, source: str = "the table") -> str:
         name = "smoker"
         kind = "boolean"
         # shares = {true = , false = }   # if published
-        # outside = "drop"     # leaves out rows with values that are not possible, as 999 for unknown; "clip" moves them
+        # outside = "drop"     # leaves out rows with impossible values, such as 999 for unknown; "clip" moves them
         # missing = "level"    # keeps missing values as they are; "drop", the default, leaves out their rows
         # missing_share =      # if published
         <BLANKLINE>
