@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from pyro_mbde._signals import finished_once_begun, must_be_finished, signals_put_off
+
+
+@pytest.fixture(autouse=True)
+def default_interrupts() -> Iterator[None]:
+    """Ctrl-C raises, as in a terminal: jobs in the background of a shell are started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -255,7 +255,8 @@ class Optimisation:
 
     def _finish(self, positives: RowSource) -> tuple[BoundedClassifiers, float]:
         state = self._whole_state(positives)
-        loss = state["late_loss"] / self._num_late
+        # In the networks' own type, in which a sum that is too large is infinite.
+        loss = float(torch.tensor(state["late_loss"], dtype=self._networks.loc.dtype)) / self._num_late
         if not math.isfinite(loss):
             remedy = "Lower learning_rate, or drop rows far off the base, by a public rule."
             raise ValueError(f"training must keep its loss finite. {remedy}")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,20 @@ def child_only(action: Callable[[], object], after: int = 200) -> Callable[[], N
     return model
 
 
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Processes that other tests of this session have started, and may still use."""
+    OTHERS[:] = [child.pid for child in multiprocessing.active_children()]
+    yield
+
+
+OTHERS: list[int | None] = []
+
+
+def own_children() -> list[Any]:
+    return [child for child in multiprocessing.active_children() if child.pid not in OTHERS]
+
+
 def test_a_killed_worker_is_an_error_within_seconds() -> None:
     start = time.monotonic()
     with pytest.raises(WorkerError, match=r"A worker process ended \(exit code -9\)"):
@@ -96,16 +110,16 @@ def test_a_killed_worker_is_an_error_within_seconds() -> None:
             child_only(lambda: os.kill(os.getpid(), signal.SIGKILL)), "nuts", 500, 100, 2, progress=False, num_workers=2
         )
     assert time.monotonic() - start < 30
-    assert not multiprocessing.active_children()
+    assert not own_children()
 
 
 def test_a_worker_killed_from_outside_is_an_error_within_seconds(plane: MollifiedExpFamily) -> None:
     def kill() -> None:
         deadline = time.monotonic() + 20
-        while not multiprocessing.active_children() and time.monotonic() < deadline:
+        while not own_children() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.2)
-        children = multiprocessing.active_children()
+        children = own_children()
         if children and children[0].pid:
             os.kill(children[0].pid, signal.SIGTERM)
 
@@ -116,7 +130,7 @@ def test_a_worker_killed_from_outside_is_an_error_within_seconds(plane: Mollifie
         run_mcmc(plane, "nuts", 100_000, 1000, 2, progress=False, num_workers=2)
     assert time.monotonic() - start < 30
     killer.join()
-    assert not multiprocessing.active_children()
+    assert not own_children()
 
 
 def test_a_hanging_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +144,7 @@ def test_a_hanging_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         chains.draws["depth"],
         run_mcmc(model, "random_walk", 100, 50, 2, seed=3, progress=False, num_workers=1).draws["depth"],
     )
-    assert not multiprocessing.active_children()
+    assert not own_children()
 
 
 def test_an_error_in_a_worker_reaches_the_caller() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ from pyro_mbde.training.interrupts import interrupts_put_off
 from pyro_mbde.training.optimisation import Optimisation
 
 SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@pytest.fixture(autouse=True)
+def default_interrupts() -> Iterator[None]:
+    """Ctrl-C raises, as in a terminal: jobs in the background of a shell are started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
