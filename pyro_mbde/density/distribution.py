@@ -232,6 +232,7 @@ class MollifiedExpFamily(TiltedBase):
         """
         new = self._assemble(self._parts().to(target))
         new._validate_args = self._validate_args
+        new._has_smooth_gradient = self._has_smooth_gradient
         return new
 
     def save(self, path: str | os.PathLike[str]) -> None:

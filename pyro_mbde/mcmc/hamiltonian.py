@@ -1,47 +1,290 @@
-"""Pyro's HMC and NUTS, with a record of each step."""
+r"""Hamiltonian kernels: they follow the base of a density, and choose by the density itself.
+
+A density is a base times a tilt, which is bounded but steep: steps along its gradient have to be tiny. So trajectories
+follow the *smooth* energy, that of the model with the base in place of each fitted density, and their points are chosen
+by the *exact* energy. Leapfrog steps along any gradient are reversible and keep volume, so the chains leave exactly
+the density invariant, and as the tilt is bounded they do not lose much by it. Step sizes are adapted to the error of the
+smooth energy, which smaller steps reduce; the exact one would let them collapse. See docs/proofs.md.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from pyro.infer import HMC, NUTS
+from pyro.infer import NUTS
 from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.mcmc.target import Params, Target
+from pyro_mbde.mcmc.lockstep import LockstepKernel
+from pyro_mbde.mcmc.target import Params, Potential, Target
 
-# Pyro leaves these unannotated. They keep what is known of a step in private attributes, which is why the project names
-# the Pyro versions that it has been tested with.
-_HMC: Any = HMC
+#: Limit on the leapfrog steps of one trajectory, about as many as NUTS makes at most by default. Without it, a
+#: trajectory would take millions of steps if the step size collapsed.
+_MAX_LEAPFROG_STEPS = 1024
+#: A trajectory whose smooth energy rises by more than this, in nats, diverged: Pyro's limit.
+_MAX_ENERGY_ERROR = 1000.0
+
+
+class LockstepHMC(LockstepKernel):
+    r"""Hamiltonian Monte Carlo for many chains, advanced together in one tensor, on exact energies.
+
+    A trajectory has L leapfrog steps of size s, with the current state at a random place among its L + 1 points. The
+    next state is one of the others, chosen by their weights :math:`e^{-H}`, or the current one (Metropolised Gibbs
+    sampling). Trajectories follow the smooth energy, which leaves fitted densities' tilts out, and H is exact: the
+    networks are evaluated once for all points of a trajectory, and never differentiated.
+
+    L is drawn uniformly from 1 to :math:`2m - 1`, for all chains together, where m steps have the length of a
+    trajectory: no period of the target can then resonate with it. In warmup the chains learn the covariance of the
+    target and the step size from each other; after it they are independent of each other given the L.
+
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)`` as :class:`LockstepRandomWalk` does.
+
+    Privacy:
+        For inference and checks, not for release: trajectories are not covered by a density's guarantee.
+
+    Args:
+        model: a Pyro model that ``torch.vmap`` can vectorise; ``None`` if ``potential_fn`` is given.
+        potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
+            ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
+        smooth_potential_fn: what trajectories follow, with the same argument; ``None`` for ``potential_fn``.
+        num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
+        init_step_size: first step size s, in standard deviations of the target; defaults to 1.4 / d^(1/4).
+        target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
+            were the exact one, in (0, 1); steps are adapted to it.
+        trajectory_length: mean length of trajectories, s times m, in standard deviations of the target; above 0.
+        num_steps: m, at least 1, whatever s is; ``None`` for the steps that ``trajectory_length`` takes.
+        adapt_step_size: whether to adapt s in warmup.
+        adapt_covariance: whether to learn the covariance in warmup.
+        pooled: whether all chains share s; else each has its own, and the m of their mean.
+
+    Raises:
+        ValueError: there are no starting points, one of them has zero density, or an energy is NaN during the run.
+
+    References:
+        Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987.
+        Neal. An improved acceptance procedure for the hybrid Monte Carlo algorithm. 1994 (a choice among points).
+        Liu. Peskun's theorem and a modified discrete-state Gibbs sampler. 1996.
+        Hoffman, Radul, Sountsov. An adaptive-MCMC scheme for setting trajectory lengths. 2021 (jitter, lockstep).
+
+    Example:
+        >>> from pyro.infer import MCMC
+        >>> kernel = LockstepHMC(potential_fn=lambda params: params["x"].square().sum(-1) / 2)
+        >>> mcmc = MCMC(kernel, 10, 50, initial_params={"x": torch.randn(100, 2)}, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["x"].shape
+        torch.Size([100, 10, 2])
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        *,
+        potential_fn: Potential | None = None,
+        smooth_potential_fn: Potential | None = None,
+        num_chains: int = 64,
+        init_step_size: float | None = None,
+        target_accept_prob: float = 0.8,
+        trajectory_length: float = 3.0,
+        num_steps: int | None = None,
+        adapt_step_size: bool = True,
+        adapt_covariance: bool = True,
+        pooled: bool = True,
+    ) -> None:
+        super().__init__(
+            model,
+            potential_fn,
+            num_chains,
+            init_step_size,
+            target_accept_prob,
+            adapt_step_size,
+            adapt_covariance,
+            pooled,
+        )
+        self._smooth_potential_fn = smooth_potential_fn
+        self._length = check_number(
+            "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
+        )
+        self._num_steps = None if num_steps is None else check_count("num_steps", num_steps)
+
+    def _take(self, target: Target) -> None:
+        self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_tilt else None
+
+    def _best(self, num_dims: int) -> tuple[float, float]:
+        return 1.4 * num_dims**-0.25, 0.8
+
+    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
+        """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
+        super().setup(warmup_steps, *args, **kwargs)
+        self._smooth_energy, self._gradient = self._follow(self._flatten(self.initial_params))
+        self._total_energy = self._energy
+        self._diverging = torch.zeros(self.num_chains, dtype=torch.bool)
+        self._last_num_steps = 0
+        self._divergences: list[int] = []
+
+    def stats(self) -> dict[str, Tensor]:
+        """Returns what is known of the last step, each of shape ``(num_chains,)``."""
+        return {
+            **super().stats(),
+            "smooth_acceptance_rate": self._rates,
+            "energy": self._total_energy,
+            "diverging": self._diverging,
+            "n_steps": torch.full((self.num_chains,), self._last_num_steps),
+        }
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Returns the mean acceptance probability after warmup, and the steps in which a chain diverged."""
+        return {**super().diagnostics(), "divergences": list(self._divergences)}
+
+    def _move(self, position: Tensor) -> Tensor:
+        num_steps = self._draw_num_steps()
+        points, kinetic, smooth, gradients = self._trajectory(position, num_steps)
+        energies = smooth if self._smooth_potential_fn is None else self._exact(points)
+        chosen = self._choose(energies + kinetic)
+        self._record(smooth + kinetic, (energies + kinetic)[0], num_steps)
+        chains = torch.arange(self.num_chains, device=position.device)
+        self._energy, self._smooth_energy = energies[chosen, chains], smooth[chosen, chains]
+        self._gradient = gradients[chosen, chains]
+        moved: Tensor = points[chosen, chains]
+        return moved
+
+    def _draw_num_steps(self) -> int:
+        mean = self._num_steps or round(self._length / float(self._step_size.mean()))
+        mean = max(1, min(mean, _MAX_LEAPFROG_STEPS // 2))
+        return int(torch.randint(1, 2 * mean, ()))
+
+    def _trajectory(self, position: Tensor, num_steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns the points of a trajectory, the current one first, with kinetic and smooth energies and gradients.
+
+        Each chain makes its steps forward first and the others backward, from the start once more.
+        """
+        step = self._step_size.reshape(-1, 1)
+        forward = torch.randint(0, num_steps + 1, (self.num_chains, 1), device=position.device)
+        start = torch.randn_like(position)
+        at, momentum, gradient = position, start, self._gradient
+        points, kinetic = [at], [start.square().sum(-1) / 2]
+        smooth, gradients = [self._smooth_energy], [gradient]
+        for index in range(num_steps):
+            turns = forward == index
+            at, momentum = torch.where(turns, position, at), torch.where(turns, -start, momentum)
+            momentum = momentum - step / 2 * self._pull(torch.where(turns, self._gradient, gradient))
+            at = at + step * self._along(momentum)
+            energy, gradient = self._follow(at)
+            momentum = momentum - step / 2 * self._pull(gradient)
+            points.append(at)
+            kinetic.append(momentum.square().sum(-1) / 2)
+            smooth.append(energy)
+            gradients.append(gradient)
+        return torch.stack(points), torch.stack(kinetic), torch.stack(smooth), torch.stack(gradients)
+
+    def _pull(self, gradient: Tensor) -> Tensor:
+        """Applies the transposed factor to gradients of shape ``(n, d)``."""
+        return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
+
+    def _follow(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the smooth energies of points and their gradients; +inf and 0 where they are not numbers."""
+        potential_fn = self._smooth_potential_fn or self._potential_fn
+        assert potential_fn is not None  # set up
+        with torch.enable_grad():
+            leaf = position.detach().requires_grad_()
+            energy = potential_fn(self._unflatten(leaf))
+            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+        usable = torch.isfinite(gradient).all(-1) & torch.isfinite(energy)
+        energy = torch.where(usable, energy.detach(), torch.inf)
+        return energy, torch.where(usable.unsqueeze(-1), gradient, 0.0)
+
+    def _exact(self, points: Tensor) -> Tensor:
+        """Returns the exact energies of a trajectory's points: that of the first is known."""
+        new = points[1:].flatten(0, 1)
+        return torch.cat([self._energy.unsqueeze(0), self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)])
+
+    def _choose(self, energies: Tensor) -> Tensor:
+        """Returns the index of each chain's next state among points of these total energies, ``(L + 1, num_chains)``.
+
+        One of the others is proposed by its weight, and accepted with probability (1 - w) / (1 - w') for normalised
+        weights w of the current state and w' of that one, at most 1.
+        """
+        log_weights = -torch.nan_to_num(energies.double(), nan=math.inf, posinf=math.inf)
+        log_weights = log_weights - log_weights[0]  # the current state's is finite
+        others = log_weights[1:]
+        best = others.max(0).values
+        possible = best > -math.inf
+        shares = torch.where(possible, others - best.where(possible, 0.0), 0.0).exp()
+        proposed = torch.multinomial(shares.T, 1).squeeze(-1)
+        # In logarithms: all but the current state together, and all but the proposed one.
+        log_others = torch.logsumexp(others, 0)
+        rest = torch.cat([torch.zeros_like(log_weights[:1]), others]).scatter(0, proposed.unsqueeze(0) + 1, -math.inf)
+        accept = (log_others - torch.logsumexp(rest, 0)).clamp(max=0).exp().where(possible, 0.0)
+        self.accept_prob = accept.to(energies.dtype)
+        accepted = torch.rand_like(accept) < accept
+        return torch.where(accepted, proposed + 1, 0)
+
+    def _record(self, smooth_totals: Tensor, total: Tensor, num_steps: int) -> None:
+        """Keeps what is known of a trajectory from its total smooth energies, ``(L + 1, num_chains)``."""
+        errors = (smooth_totals[1:] - smooth_totals[0]).nan_to_num(nan=math.inf)
+        self._rates = (-errors).clamp(max=0).exp().mean(0)
+        self._diverging = (errors > _MAX_ENERGY_ERROR).any(0)
+        self._total_energy, self._last_num_steps = total, num_steps
+        if self._t >= self._warmup_steps and bool(self._diverging.any()):
+            self._divergences.append(self._t - self._warmup_steps)
+
+
+# Pyro leaves it unannotated. It keeps what is known of a step in private attributes, which is why the project names the
+# Pyro versions that it has been tested with.
 _NUTS: Any = NUTS
 
 
-class _Recording:
-    """Records energy, acceptance and divergence of each step. Mixed into Pyro's kernels.
+class _Followed:
+    """The exact potential energy of one point, with the gradient of the smooth one.
 
-    Their adaptation can be read after warmup, and taken over by another kernel before it is set up.
+    Attributes:
+        smooth_energy: of the last point.
+        num_calls: so far.
+    """
+
+    def __init__(self, exact: Potential, smooth: Potential | None) -> None:
+        self.exact, self.smooth = exact, smooth
+        self.smooth_energy = torch.tensor(0.0)
+        self.num_calls = 0
+
+    def __call__(self, params: Params) -> Tensor:
+        self.num_calls += 1
+        if self.smooth is None:
+            energy = self.exact(params)
+            self.smooth_energy = energy.detach()
+            return energy
+        followed = self.smooth(params)
+        self.smooth_energy = followed.detach()
+        with torch.no_grad():
+            exact = self.exact(params)
+        return followed + (exact - self.smooth_energy)
+
+
+class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
+    """Pyro's NUTS on exact energies and smooth gradients, with a record of each step.
+
+    Trees grow along the smooth energy and end at its U-turns; their points are chosen by the exact energy. Its
+    adaptation, to the smooth energy, can be read after warmup and taken over by another kernel before it is set up.
     """
 
     _energy = 0.0
-    _rate = 0.0
-    _mean = 0.0
+    _smooth_start = 0.0
     _restored: dict[str, Any] | None = None
 
     @classmethod
     def for_target(cls: Any, target: Target, **options: Any) -> Any:
         """Builds the kernel; raises if an option would make it stand still, run forever or divide by zero."""
-        for name in ("step_size", "trajectory_length"):
-            if options.get(name) is not None:
-                check_number(name, options[name], "be finite and above 0", lambda value: 0 < value < math.inf)
+        if options.get("step_size") is not None:
+            check_number("step_size", options["step_size"], "be finite and above 0", lambda value: 0 < value < math.inf)
         if "target_accept_prob" in options:
             rate = options["target_accept_prob"]
             check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
-        for name in ("num_steps", "max_tree_depth"):
-            if options.get(name) is not None:
-                check_count(name, options[name])
-        return cls(potential_fn=target.potential_fn, **options)
+        if options.get("max_tree_depth") is not None:
+            check_count("max_tree_depth", options["max_tree_depth"])
+        smooth = target.smooth_potential_fn if target.has_tilt else None
+        return cls(potential_fn=_Followed(target.potential_fn, smooth), **options)
 
     @property
     def adaptation(self: Any) -> dict[str, Any]:
@@ -57,26 +300,48 @@ class _Recording:
 
     def setup(self: Any, warmup_steps: int, *args: object, **kwargs: object) -> None:
         """Starts a chain at ``initial_params``."""
-        super().setup(warmup_steps, *args, **kwargs)  # type: ignore[misc]  # of Pyro's kernel
-        self._mean = 0.0
+        super().setup(warmup_steps, *args, **kwargs)
+        self._rates: list[float] = []
+        self._smooth_rates: list[float] = []
         if self._restored:
             self._adapter.step_size = self._restored["step_size"]
             self.mass_matrix_adapter.inverse_mass_matrix = self._restored["inverse_mass_matrix"]
 
+    def _find_reasonable_step_size(self: Any, z: Params) -> float:
+        followed = self.potential_fn
+        self.potential_fn = followed.smooth or followed.exact
+        try:
+            return float(super()._find_reasonable_step_size(z))
+        finally:
+            self.potential_fn = followed
+
     def _sample_r(self: Any, name: str) -> Any:
         # A step begins with a fresh momentum: from here on, the energy of the trajectory is known.
-        momentum, unscaled = super()._sample_r(name)  # type: ignore[misc]  # of Pyro's kernel
-        self._energy = float(self._kinetic_energy(unscaled) + self._potential_energy_last)
+        momentum, unscaled = super()._sample_r(name)
+        kinetic = float(self._kinetic_energy(unscaled))
+        self._energy = kinetic + float(self._potential_energy_last)
+        if self.potential_fn.__class__ is _Followed and self.potential_fn.smooth is not None:
+            with torch.no_grad():
+                self._smooth_start = kinetic + float(self.potential_fn.smooth(self._z_last))
         return momentum, unscaled
+
+    def _build_basetree(self: Any, *args: Any) -> Any:
+        tree = super()._build_basetree(*args)
+        self._rates.append(float(tree.sum_accept_probs))
+        if self.potential_fn.smooth is None:
+            self._smooth_rates.append(self._rates[-1])
+            return tree
+        # What Pyro adapts to comes from the smooth energy: no step size would do for the exact one.
+        kinetic = self._kinetic_energy(tree.r_left_unscaled)
+        error = float(kinetic + self.potential_fn.smooth_energy) - self._smooth_start
+        rate = math.exp(-max(error, 0.0)) if error == error else 0.0
+        self._smooth_rates.append(rate)
+        return tree._replace(sum_accept_probs=torch.as_tensor(rate, dtype=tree.sum_accept_probs.dtype))
 
     def sample(self: Any, params: Params) -> Params:
         """Makes one step."""
-        step = self._t - self._warmup_steps if self._t >= self._warmup_steps else self._t
-        previous = self._mean if step else 0.0
-        moved: Params = super().sample(params)  # type: ignore[misc]  # of Pyro's kernel
-        # The kernels keep only the running mean of the acceptance probabilities: its change gives the last one.
-        self._mean = self._mean_accept_prob
-        self._rate = min(max((step + 1) * self._mean - step * previous, 0.0), 1.0)
+        self._rates, self._smooth_rates = [], []
+        moved: Params = super().sample(params)
         return moved
 
     def stats(self: Any) -> dict[str, Tensor]:
@@ -84,37 +349,10 @@ class _Recording:
         step = self._t - self._warmup_steps - 1
         return {
             "lp": -self._potential_energy_last,
-            "acceptance_rate": torch.tensor(self._rate),
+            "acceptance_rate": torch.tensor(sum(self._rates) / len(self._rates)),
+            "smooth_acceptance_rate": torch.tensor(sum(self._smooth_rates) / len(self._smooth_rates)),
             "step_size": torch.tensor(float(self.step_size)),
             "energy": torch.tensor(self._energy),
             "diverging": torch.tensor(step >= 0 and step in self._divergences[-1:]),
+            "n_steps": torch.tensor(len(self._rates)),
         }
-
-
-#: Limit on the leapfrog steps of one HMC trajectory, about as many as NUTS makes at most by default. Without it,
-#: a trajectory would take millions of steps if the step size collapsed.
-_MAX_LEAPFROG_STEPS = 1024
-
-
-class RecordingHMC(_Recording, _HMC):  # type: ignore[misc]  # Pyro's class is unannotated
-    """Pyro's HMC on a potential function, recording its steps."""
-
-    @classmethod
-    def for_target(cls, target: Target, **options: Any) -> Any:
-        """Builds the kernel. A trajectory is by default a quarter of the period of a unit normal.
-
-        A whole period, Pyro's default, would return to the start, and half of a period to its mirror image.
-        """
-        length = {} if "num_steps" in options else {"trajectory_length": math.pi / 2}
-        return super().for_target(target, **length | options)
-
-    @property
-    def num_steps(self) -> int:
-        """Leapfrog steps of a trajectory."""
-        # Rounded, where Pyro truncates: with a step size of 0.8, a trajectory of pi/2 takes two steps, not one.
-        num_steps = round(float(self.trajectory_length) / float(self.step_size))
-        return max(1, min(num_steps, _MAX_LEAPFROG_STEPS))
-
-
-class RecordingNUTS(_Recording, _NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
-    """Pyro's NUTS on a potential function, recording its steps."""

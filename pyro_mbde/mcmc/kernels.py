@@ -30,7 +30,7 @@ class Kernel:
         own_space: whether it samples a fitted density in the density's own space
             (:class:`~pyro_mbde.mcmc.target.FittedTarget`), on any base; otherwise it samples unconstrained coordinates.
             Such a kernel has to advance all chains.
-        needs_gradient: whether it follows gradients, so that it cannot sample columns of levels or whole numbers.
+        follows_gradient: whether it follows the gradient of the smooth energy.
         given: arguments of the class that ``for_target`` or the run sets, so that they are not options.
     """
 
@@ -38,8 +38,16 @@ class Kernel:
     lockstep: bool = False
     has_chain_dim: bool = True
     own_space: bool = False
-    needs_gradient: bool = False
-    given: tuple[str, ...] = ("model", "potential_fn", "lower_bound_fn", "num_chains", "transforms", "init_strategy")
+    follows_gradient: bool = False
+    given: tuple[str, ...] = (
+        "model",
+        "potential_fn",
+        "smooth_potential_fn",
+        "lower_bound_fn",
+        "num_chains",
+        "transforms",
+        "init_strategy",
+    )
 
     def __post_init__(self) -> None:
         """Checks the pair of flags: how long a worker may take is known only in unconstrained coordinates."""
@@ -55,9 +63,10 @@ class Kernel:
 
 KERNELS = {
     "random_walk": Kernel("random_walk:LockstepRandomWalk"),
-    "hmc": Kernel("hamiltonian:RecordingHMC", has_chain_dim=False, needs_gradient=True),
-    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False, needs_gradient=True),
+    "hmc": Kernel("hamiltonian:LockstepHMC", follows_gradient=True),
+    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False, follows_gradient=True),
     "lockstep_random_walk": Kernel("random_walk:LockstepRandomWalk", lockstep=True),
+    "lockstep_hmc": Kernel("hamiltonian:LockstepHMC", lockstep=True, follows_gradient=True),
     "independence": Kernel(
         "independence:IndependenceSampler", lockstep=True, own_space=True, given=("q", "num_chains")
     ),

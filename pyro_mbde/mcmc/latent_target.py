@@ -1,4 +1,4 @@
-"""What a random walk samples over a base of columns: the latent normal scores that its rows are made from."""
+"""What Markov chains sample over a base of columns: the latent normal scores that its rows are made from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.rectangles import normal_scores
 from pyro_mbde.density.row_batch import RowBatch
+from pyro_mbde.density.tilted import leaves_tilt_out
 from pyro_mbde.mcmc.target import Params, Target, check_not_batched, nan_text
 
 #: Draws of the base that are tried at once for a starting point.
@@ -42,7 +43,8 @@ class LatentTarget(Target):
 
     where the predicates hold, and 0 elsewhere; of a batch, z has a row for each of its rows. In these coordinates the
     base is a standard normal, whatever its columns are, and a column of levels needs nothing special: f is constant
-    over the z that give the same level. So there are no gradients in z to follow, only steps at random.
+    over the z that give the same level. Hamiltonian kernels follow the normal alone, and leave f and the predicates to the
+    choice among a trajectory's points.
 
     Args:
         density: a fitted density, or a base of columns, with empty batch shape.
@@ -53,6 +55,7 @@ class LatentTarget(Target):
     """
 
     is_batched = True
+    has_tilt = True  # a predicate counts as one: it is left to the exact energy, too
 
     def __init__(self, density: Distribution, name: str = "density") -> None:
         check_not_batched(density, name)
@@ -84,7 +87,7 @@ class LatentTarget(Target):
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density, up to a constant; +inf where a predicate fails."""
         energy = self._energy_of_base(params)
-        if self._fitted is None and not self._columns.predicates:
+        if leaves_tilt_out(self) or (self._fitted is None and not self._columns.predicates):
             return energy
         rows = self._rows(params["x"])
         if self._fitted is not None:

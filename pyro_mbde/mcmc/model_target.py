@@ -16,6 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
+from pyro_mbde.density.tilted import bases_alone
 from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, spread_of, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
@@ -63,6 +64,9 @@ class ModelTarget(Target):
         # and which torch.vmap cannot vectorise.
         is_enumerated = any(site["fn"].has_enumerate_support for _, site in self._prototype.iter_stochastic_nodes())
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
+        with torch.no_grad(), pyro.validation_enabled(False), seeded(0), bases_alone() as left_out:
+            self._plain_energy({name: draws[0] for name, draws in prior.items()})
+        self.has_tilt = bool(left_out)
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
         """Returns Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""

@@ -114,9 +114,5 @@ def prepare_sampling(
         columns = columns_of(model)
         if columns is None or is_box(columns):
             return Sampling(kernel, options, DensityTarget(model, "model"), model)
-        if KERNELS[kernel].needs_gradient:
-            constraint = f"be over numbers alone, none of them missing and without predicates, for {kernel}"
-            remedy = "Use lockstep_random_walk, random_walk or independence; or draw exactly: q.sample((n,))."
-            raise ValueError(argument_error("model", constraint, model, remedy))
         return Sampling(kernel, options, LatentTarget(model, "model"), model)
     return Sampling(kernel, options, ModelTarget(model, tuple(model_args), dict(model_kwargs or {})), None)

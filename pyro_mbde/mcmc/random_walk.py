@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
-from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
-from pyro.ops.dual_averaging import DualAveraging
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_count, check_flag, check_number
-from pyro_mbde.mcmc.collected import ChainsFirst, EverySite
-from pyro_mbde.mcmc.model_target import ModelTarget
-from pyro_mbde.mcmc.target import Params, Potential, Target
-
-_DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
+from pyro_mbde.mcmc.lockstep import LockstepKernel
+from pyro_mbde.mcmc.target import Potential, Target
 
 #: Best acceptance rates of random-walk Metropolis for normal targets in 1 to 10 dimensions, then in the limit (Gelman,
 #: Roberts, Gilks. Efficient Metropolis jumping rules. 1996. Table 1).
 _OPTIMAL_RATES = (0.441, 0.352, 0.316, 0.279, 0.275, 0.266, 0.261, 0.255, 0.261, 0.267, 0.234)
-#: Fractions of warmup after which the covariance of the proposals is learned, each time from the steps since the last.
-_WINDOWS = (0.15, 0.4, 0.8)
-#: Shortest warmup in which a covariance is learned.
-_MIN_WARMUP = 20
-#: How slowly dual averaging moves: slower than for HMC (0.05), because here one acceptance probability says less.
-_GAMMA = 0.5
-#: Steps per dimension after which a random walk has roughly forgotten where it was.
-_STEPS_PER_DIMENSION = 8
 
 
 def best_step_size(num_dims: int) -> float:
@@ -38,7 +22,7 @@ def best_step_size(num_dims: int) -> float:
     return 2.4 / math.sqrt(num_dims)
 
 
-class LockstepRandomWalk(MCMCKernel):
+class LockstepRandomWalk(LockstepKernel):
     r"""Random-walk Metropolis for many chains, advanced together in one tensor.
 
     One evaluation of the density serves all chains, so that a thousand of them cost little more than one. The chains
@@ -85,6 +69,10 @@ class LockstepRandomWalk(MCMCKernel):
         torch.Size([100, 10, 2])
     """
 
+    # Slower than for HMC, because here one acceptance probability says less.
+    _gamma = 0.5
+    _steps_per_dimension = 8
+
     def __init__(
         self,
         model: Callable[..., Any] | None = None,
@@ -98,124 +86,33 @@ class LockstepRandomWalk(MCMCKernel):
         adapt_covariance: bool = True,
         pooled: bool = True,
     ) -> None:
-        if (model is None) == (potential_fn is None):
-            raise ValueError(argument_error("model", "be given, or potential_fn, and not both", model))
-        if model is not None and not callable(model):
-            raise TypeError(argument_error("model", "be a Pyro model", model))
-        self.model = model
-        self.num_chains = check_count("num_chains", num_chains)
-        self.transforms: Any = None if potential_fn is None else EverySite()
-        self._potential_fn, self._lower_bound_fn = potential_fn, lower_bound_fn
-        self._init_step_size = init_step_size
-        if init_step_size is not None:
-            check_number("init_step_size", init_step_size, "be finite and above 0", lambda step: 0 < step < math.inf)
-        self._target_rate = target_accept_prob
-        if target_accept_prob is not None:
-            check_number("target_accept_prob", target_accept_prob, "be in (0, 1)", lambda rate: 0 < rate < 1)
-        self._adapts_step = check_flag("adapt_step_size", adapt_step_size)
-        self._adapts_covariance = check_flag("adapt_covariance", adapt_covariance)
-        self._pooled = check_flag("pooled", pooled)
-        self._initial_params: Params | None = None
-        self._restored: dict[str, Any] = {}
-        super().__init__()
+        super().__init__(
+            model,
+            potential_fn,
+            num_chains,
+            init_step_size,
+            target_accept_prob,
+            adapt_step_size,
+            adapt_covariance,
+            pooled,
+        )
+        self._lower_bound_fn = lower_bound_fn
 
-    @classmethod
-    def for_target(cls, target: Target, **options: Any) -> LockstepRandomWalk:
-        """Builds the kernel for a target."""
-        return cls(potential_fn=target.batched_potential_fn, lower_bound_fn=target.lower_bound_fn, **options)
+    def _take(self, target: Target) -> None:
+        self._lower_bound_fn = target.lower_bound_fn
 
-    @property
-    def initial_params(self) -> Params:
-        """Starting points, unconstrained, shape ``(num_chains, ...)``; after setup in the kernel's coordinates."""
-        if self._initial_params is None:
-            raise ValueError(argument_error("initial_params", "be given with potential_fn", None))
-        return self._initial_params
+    def _best(self, num_dims: int) -> tuple[float, float]:
+        return best_step_size(num_dims), _OPTIMAL_RATES[min(num_dims, len(_OPTIMAL_RATES)) - 1]
 
-    @initial_params.setter
-    def initial_params(self, params: Params) -> None:
-        self._initial_params = params
-
-    @property
-    def adaptation(self) -> dict[str, Any]:
-        """What was learned in warmup: ``step_size``, ``()`` or ``(num_chains,)``; ``factor`` L, ``(d,)`` or ``(d, d)``.
-
-        If set before ``setup``, the kernel starts with it.
-        """
-        return {"step_size": self._step_size.clone(), "factor": self._factor.clone()}
-
-    @adaptation.setter
-    def adaptation(self, learned: dict[str, Any]) -> None:
-        self._restored = dict(learned)
-
-    def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
-        """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
-        target = None if self.model is None else ModelTarget(self.model, args, kwargs)
-        if target is not None:
-            self._potential_fn, self._lower_bound_fn = target.batched_potential_fn, target.lower_bound_fn
-            given = self._initial_params
-            self._initial_params = target.starts(self.num_chains) if given is None else target.standardize(given)
-        params = self.initial_params
-        self.num_chains = next(iter(params.values())).shape[0]
-        self._shapes = {name: value.shape[1:] for name, value in params.items()}
-        self.transforms = {
-            name: ChainsFirst(len(shape), None if target is None else partial(_constrain, target, name))
-            for name, shape in self._shapes.items()
-        }
-        self._energy = self._energy_at(params)
-        wrong = (~torch.isfinite(self._energy)).nonzero().flatten().tolist()
-        if wrong:
-            raise ValueError(argument_error("initial_params", "have a finite energy", f"none for chains {wrong[:5]}"))
-        self._warmup_steps, self._t, self._num_accepted = warmup_steps, 0, 0.0
-        flat = self._flatten(params)
-        num_dims = flat.shape[1]
-        first = self._init_step_size or best_step_size(num_dims)
-        step_size = flat.new_full((() if self._pooled else (self.num_chains,)), first)
-        self._step_size: Tensor = self._restored.get("step_size", step_size)
-        self._factor: Tensor = self._restored.get("factor", flat.new_ones(num_dims))
-        self._rate = self._target_rate or _OPTIMAL_RATES[min(num_dims, len(_OPTIMAL_RATES)) - 1]
-        learns = self._adapts_covariance and warmup_steps >= _MIN_WARMUP
-        self._windows = {round(share * warmup_steps) for share in _WINDOWS} if learns else set()
-        self._averaging: Any = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
-        self._forget()
-        self.accept_prob = flat.new_zeros(self.num_chains)
-
-    def sample(self, params: Params) -> Params:
-        """Makes one step of every chain; learns only during warmup."""
-        position = self._flatten(params)
-        noise = torch.randn_like(position)
-        direction = noise * self._factor if self._factor.dim() == 1 else noise @ self._factor.T
-        proposal = position + self._step_size.reshape(-1, 1) * direction
+    def _move(self, position: Tensor) -> Tensor:
+        proposal = position + self._step_size.reshape(-1, 1) * self._along(torch.randn_like(position))
         # Plus -log of a uniform number; a proposal is accepted if its energy is below this limit.
         limit = self._energy + torch.empty_like(self._energy).exponential_()
         energy, self.accept_prob = self._propose(proposal, limit)
+        self._rates = self.accept_prob
         accepted = energy < limit
-        position = torch.where(accepted.unsqueeze(-1), proposal, position)
         self._energy = torch.where(accepted, energy, self._energy)
-        self._t += 1
-        if self._t <= self._warmup_steps:
-            self._adapt(position)
-        else:
-            self._num_accepted += float(accepted.sum())
-        return self._unflatten(position)
-
-    def stats(self) -> dict[str, Tensor]:
-        """Returns what is known of the last step, each of shape ``(num_chains,)``."""
-        step_size = self._step_size.expand(self.num_chains)
-        return {"lp": -self._energy, "acceptance_rate": self.accept_prob, "step_size": step_size}
-
-    def logging(self) -> OrderedDict[str, str]:
-        """Returns what Pyro's progress bar shows."""
-        step_size, rate = float(self._step_size.mean()), float(self.accept_prob.mean())
-        return OrderedDict([("step size", f"{step_size:.2e}"), ("acc. prob", f"{rate:.3f}")])
-
-    def diagnostics(self) -> dict[str, Any]:
-        """Returns the share of accepted proposals after warmup, and divergences, of which a random walk has none."""
-        num_steps = max(self._t - self._warmup_steps, 1)
-        return {"acceptance rate": self._num_accepted / (num_steps * self.num_chains), "divergences": []}
-
-    def cleanup(self) -> None:
-        """Forgets the starting points."""
-        self._initial_params = None
+        return torch.where(accepted.unsqueeze(-1), proposal, position)
 
     def _propose(self, proposal: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the energies of proposals, +inf for those that the bound rules out, and acceptance probabilities.
@@ -234,74 +131,3 @@ class LockstepRandomWalk(MCMCKernel):
             energy[open_] = self._energy_at(self._unflatten(proposal[open_]))
         log_reached = (self._energy - bound).nan_to_num(nan=0.0).clamp(max=0)
         return energy, ((self._energy - energy).clamp(max=0) - log_reached).exp().where(open_, 0.0)
-
-    def _energy_at(self, params: Params) -> Tensor:
-        assert self._potential_fn is not None  # set up
-        with torch.no_grad():
-            energy = self._potential_fn(params)
-        num_points = next(iter(params.values())).shape[0]
-        if energy.shape != (num_points,):
-            raise ValueError(argument_error("potential_fn", f"return shape ({num_points},)", tuple(energy.shape)))
-        if bool(torch.isnan(energy).any()):
-            wrong = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
-            where = f"site {', '.join(wrong)} is not finite" if wrong else f"all of {', '.join(params)} are finite"
-            raise ValueError(argument_error("potential energy", "be a number", math.nan, f"At that point, {where}."))
-        return energy
-
-    def _flatten(self, params: Params) -> Tensor:
-        return torch.cat([params[name].reshape(self.num_chains, -1) for name in self._shapes], -1)
-
-    def _unflatten(self, flat: Tensor) -> Params:
-        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()], -1)
-        named = zip(self._shapes.items(), pieces, strict=True)
-        return {name: piece.reshape(-1, *shape) for (name, shape), piece in named}
-
-    def _forget(self) -> None:
-        """Starts a new window: number of states, their sum and the sum of their outer products."""
-        num_dims = self._factor.shape[0]
-        self._count = 0
-        self._sum = self._factor.new_zeros(num_dims, dtype=torch.float64)
-        self._outer = self._factor.new_zeros((num_dims, num_dims), dtype=torch.float64)
-
-    def _adapt(self, position: Tensor) -> None:
-        """Makes a step of dual averaging; at the end of a window, proposals take the covariance of its steps."""
-        if self._adapts_step:
-            self._averaging.step(self._rate - (self.accept_prob.mean() if self._pooled else self.accept_prob))
-            now, average = self._averaging.get_state()
-            self._step_size = (average if self._t == self._warmup_steps else now).exp()
-        if not self._windows:
-            return
-        wide = position.double()
-        self._count += len(wide)
-        self._sum += wide.sum(0)
-        self._outer += wide.T @ wide
-        if self._t in self._windows:
-            self._learn_covariance(position)
-            self._forget()
-
-    def _learn_covariance(self, like: Tensor) -> None:
-        num_dims = like.shape[1]
-        mean = self._sum / self._count
-        covariance = self._outer / self._count - torch.outer(mean, mean)
-        # Shrunk while there are few independent steps, by the weights that Stan uses: towards its diagonal or, if only
-        # the diagonal is learned, towards a small number.
-        independent = self._count / (_STEPS_PER_DIMENSION * num_dims)
-        weight = independent / (independent + 5)
-        diagonal = covariance.diagonal().clamp(min=0)
-        if independent > 4 * num_dims:
-            shrunk = weight * covariance + (1 - weight) * torch.diag(diagonal)
-            factor, failed = torch.linalg.cholesky_ex(shrunk)
-            usable = not bool(failed) and bool((diagonal > 0).all())
-        else:
-            factor, usable = (weight * diagonal + (1 - weight) * 1e-3).sqrt(), True
-        if not usable or not bool(torch.isfinite(factor).all()):
-            return
-        self._factor = factor.to(like)
-        if self._adapts_step:
-            self._step_size = like.new_full(self._step_size.shape, best_step_size(num_dims))
-            self._averaging = _DualAveraging(prox_center=self._step_size.log(), gamma=_GAMMA)
-
-
-def _constrain(target: Target, name: str, values: Tensor) -> Tensor:
-    """Maps parameters of a site to its own space."""
-    return target.constrain({name: values})[name]

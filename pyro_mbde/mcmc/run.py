@@ -277,11 +277,10 @@ def _patience(sampling: Sampling, state: ChainState) -> float:
     params = {name: value[0].clone() for name, value in state.params.items()}
     start = time.perf_counter()
     with seeded(0), pyro.validation_enabled(False):
-        if sampling.kernel.has_chain_dim:
-            with torch.no_grad():
-                target.potential_fn(params)
-        else:  # HMC and NUTS
-            _potential_grad(target.potential_fn, params)
+        if sampling.kernel.follows_gradient:
+            _potential_grad(target.smooth_potential_fn, params)
+        with torch.no_grad():
+            target.potential_fn(params)
     depth = max(int(sampling.options.get("max_tree_depth", 10)), 10)
     longest_step = float(2**depth) * (time.perf_counter() - start)
     return max(_MIN_PATIENCE, _STEPS_OF_PATIENCE * longest_step)

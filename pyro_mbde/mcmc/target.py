@@ -16,6 +16,7 @@ from torch.distributions import Distribution, TransformedDistribution, biject_to
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws, reference_draws, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.density.tilted import bases_alone, leaves_tilt_out
 
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
@@ -39,6 +40,7 @@ class Target(ABC):
         transforms: for each site, the bijection from its unconstrained coordinates to its support.
         spread: for each site, location and scale of its unconstrained coordinates.
         lower_bound_fn: a cheap lower bound of the potential energy; or ``None``.
+        has_tilt: whether a fitted density enters, so that smooth and exact energies differ.
     """
 
     is_batched: bool
@@ -46,6 +48,7 @@ class Target(ABC):
     transforms: dict[str, Any]
     spread: dict[str, LocationScale]
     lower_bound_fn: Potential | None
+    has_tilt: bool
 
     @abstractmethod
     def raw_potential_fn(self, params: Params) -> Tensor:
@@ -66,6 +69,16 @@ class Target(ABC):
             ValueError: the energy is NaN elsewhere; the message names the site.
         """
         return self._settle(self.raw_potential_fn(params), params)
+
+    def smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns :meth:`potential_fn` with the base in place of each fitted density, which no network enters."""
+        with bases_alone():
+            return self.potential_fn(params)
+
+    def batched_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns :meth:`batched_potential_fn` with the base in place of each fitted density."""
+        with bases_alone():
+            return self.batched_potential_fn(params)
 
     def batched_potential_fn(self, params: Params) -> Tensor:
         """Returns the potential energies of ``num_chains`` points, shape ``(num_chains,)``.
@@ -226,6 +239,7 @@ class DensityTarget(Target):
         self._fitted = density if isinstance(density, MollifiedExpFamily) else None
         self._base: Any = density if self._fitted is None else self._fitted.base
         self.lower_bound_fn = None if self._fitted is None else self._lower_bound
+        self.has_tilt = self._fitted is not None
         self.supports, self.transforms = {"x": support}, {"x": biject_to(support)}
         self.spread = {"x": spread_of(self.transforms["x"].inv(reference_draws(self._base)))}
 
@@ -239,7 +253,9 @@ class DensityTarget(Target):
         """Returns the negative log-density without the log-normaliser of a fitted density."""
         # The transform maps into the support, so the checks in a fitted density's log_prob are not needed.
         value, log_prob = self._log_base(params)
-        return -(log_prob if self._fitted is None else log_prob + self._fitted.tilt(value).to(value))
+        if self._fitted is None or leaves_tilt_out(self._fitted):
+            return -log_prob
+        return -(log_prob + self._fitted.tilt(value).to(value))
 
     def _lower_bound(self, params: Params) -> Tensor:
         assert self._fitted is not None
