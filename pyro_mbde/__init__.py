@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyro_mbde.ledger.errors import LedgerError
     from pyro_mbde.ledger.ledger import Ledger
     from pyro_mbde.mcmc.chains import Chains
+    from pyro_mbde.mcmc.hamiltonian import LockstepHMC
     from pyro_mbde.mcmc.independence import IndependenceSampler
     from pyro_mbde.mcmc.random_walk import LockstepRandomWalk
     from pyro_mbde.mcmc.run import resume_mcmc, run_mcmc
@@ -71,6 +72,7 @@ __all__ = [
     "IndependenceSampler",
     "Ledger",
     "LedgerError",
+    "LockstepHMC",
     "LockstepRandomWalk",
     "LogNormalizer",
     "LogRatio",
@@ -124,6 +126,7 @@ _MODULES = {
     "ledger.errors": "LedgerError",
     "ledger.ledger": "Ledger",
     "mcmc.chains": "Chains",
+    "mcmc.hamiltonian": "LockstepHMC",
     "mcmc.independence": "IndependenceSampler",
     "mcmc.random_walk": "LockstepRandomWalk",
     "mcmc.run": "resume_mcmc run_mcmc",

@@ -64,7 +64,7 @@ class Kernel:
 KERNELS = {
     "random_walk": Kernel("random_walk:LockstepRandomWalk"),
     "hmc": Kernel("hamiltonian:LockstepHMC", follows_gradient=True),
-    "nuts": Kernel("hamiltonian:RecordingNUTS", has_chain_dim=False, follows_gradient=True),
+    "nuts": Kernel("nuts:RecordingNUTS", has_chain_dim=False, follows_gradient=True),
     "lockstep_random_walk": Kernel("random_walk:LockstepRandomWalk", lockstep=True),
     "lockstep_hmc": Kernel("hamiltonian:LockstepHMC", lockstep=True, follows_gradient=True),
     "independence": Kernel(

@@ -43,8 +43,8 @@ class LatentTarget(Target):
 
     where the predicates hold, and 0 elsewhere; of a batch, z has a row for each of its rows. In these coordinates the
     base is a standard normal, whatever its columns are, and a column of levels needs nothing special: f is constant
-    over the z that give the same level. Hamiltonian kernels follow the normal alone, and leave f and the predicates to the
-    choice among a trajectory's points.
+    over the z that give the same level. Hamiltonian kernels follow the normal alone, and leave f and the predicates to
+    the choice among a trajectory's points.
 
     Args:
         density: a fitted density, or a base of columns, with empty batch shape.

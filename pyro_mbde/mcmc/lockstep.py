@@ -85,7 +85,7 @@ class LockstepKernel(MCMCKernel):
     @classmethod
     def for_target(cls, target: Target, **options: Any) -> Self:
         """Builds the kernel for a target."""
-        kernel = cls(potential_fn=target.batched_potential_fn, **options)  # type: ignore[call-arg]  # of subclasses
+        kernel = cls(potential_fn=target.batched_potential_fn, **options)
         kernel._take(target)
         return kernel
 
