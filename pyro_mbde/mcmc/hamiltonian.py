@@ -52,7 +52,7 @@ class LockstepHMC(LockstepKernel):
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
         init_step_size: first step size s, in standard deviations of the target; defaults to 1.4 / d^(1/4).
         target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
-            were the exact one, in (0, 1); steps are adapted to it.
+            were the exact one, in (0, 1); steps are adapted to it; defaults to 0.8.
         trajectory_length: mean length of trajectories, s times m, in standard deviations of the target; above 0.
         num_steps: m, at least 1, whatever s is; ``None`` for the steps that ``trajectory_length`` takes.
         adapt_step_size: whether to adapt s in warmup.
@@ -85,7 +85,7 @@ class LockstepHMC(LockstepKernel):
         smooth_potential_fn: Potential | None = None,
         num_chains: int = 64,
         init_step_size: float | None = None,
-        target_accept_prob: float = 0.8,
+        target_accept_prob: float | None = None,
         trajectory_length: float = 3.0,
         num_steps: int | None = None,
         adapt_step_size: bool = True,
