@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
+from pyro_mbde.density.fused import Clip, FusedScore, is_eager
 from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 #: Scores of rows that are added up are held to the first, in nats, and rounded to multiples of the second.
@@ -38,6 +39,8 @@ class Tilt:
             theta, which must then be public and the offset 0.
         device: where theta is kept.
     """
+
+    _fused: FusedScore | None = None
 
     def __init__(
         self,
@@ -66,6 +69,10 @@ class Tilt:
             raise ValueError(argument_error("bounds", "be given where there is an offset", bounds))
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
         self._num_rows = num_rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what is derived from the networks."""
+        return {**self.__dict__, "_fused": None}
 
     def check_output(self, features: Tensor) -> None:
         """Raises if the statistics of one row are not as many as there are natural parameters."""
@@ -103,16 +110,29 @@ class Tilt:
         Of a batch, features have shape ``(..., k, d)``.
         """
         features, provenance = _extract_provenance(features)
-        tilt: Tensor = _track_provenance(self.of_scores(self.score(features)), provenance)
+        tilt: Tensor = _track_provenance(self._at(_plain(features)), provenance)
         return tilt
+
+    def _at(self, features: Tensor) -> Tensor:
+        # Up to rounding that of score, which certificates and draws rest on.
+        fused = self._fused_score() if is_eager(features) else None
+        if fused is None or not fused.takes(features):
+            return self.of_scores(self.score(features))
+        return self.of_scores(fused(features)) if self._num_rows is not None else fused(features, self._clip)
+
+    def _fused_score(self) -> FusedScore | None:
+        if self._fused is None or not self._fused.is_of(self.statistics):
+            self._fused = FusedScore.of(self.statistics, self.natural_params, self.score)
+        return self._fused
+
+    @property
+    def _clip(self) -> Clip:
+        return Clip(self.offset, *self.bounds, self.shrinkage)
 
     def of_scores(self, scores: Tensor) -> Tensor:
         """Returns f for scores of rows, of shape ``(...)``, or of the rows of batches, of shape ``(..., k)``."""
-        if self._num_rows is not None:
-            scores = sum_of_scores(scores)
-        # clip_score without its check for NaN, which a score never is.
-        tilt = (scores - self.offset).clamp(self.bounds.low, self.bounds.high)
-        return tilt if self.shrinkage == 1 else self.shrinkage * tilt
+        # Without a check for NaN, which a score never is.
+        return self._clip(scores if self._num_rows is None else sum_of_scores(scores))
 
 
 def sum_of_scores(scores: Tensor) -> Tensor:

@@ -227,7 +227,7 @@ class TiltedBase(TiltedMoments):
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
-        total = _known(value.sum())  # where it is finite, so is all that it is of
+        total = _known(value.detach().sum())  # where it is finite, so is all that it is of
         finite = total is not None and math.isfinite(total)
         return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
