@@ -47,12 +47,10 @@ class _Layer(NamedTuple):
     Attributes:
         weight: shape ``(T, in, out)``.
         bias: shape ``(T, 1, out)``.
-        transposed: the weights, of shape ``(T, out, in)``.
     """
 
     weight: Tensor
     bias: Tensor
-    transposed: Tensor
 
 
 def is_eager(rows: Tensor) -> bool:
@@ -106,17 +104,14 @@ class FusedScore:
         self._statistics, self._networks, self._natural_params = statistics, networks, natural_params
         self.plain_score = plain_score
         self._sources = [*networks.parameters(), *networks.buffers()]
-        self._versions = [source._version for source in self._sources]
+        self._versions = self._current_versions()
         self.dtype, self._device = networks.loc.dtype, networks.loc.device
         self._activation = ACTIVATIONS[networks.activation]
         self._derivative = _DERIVATIVES[networks.activation]
         with with_gradients(), torch.no_grad():  # tensors that can be used in every mode
             self._fuse_first_layer()
             first, *inner, last = zip(networks.weights, networks.biases, strict=True)
-            self._inner = [
-                _Layer(weight.detach().clone(), bias.detach().clone(), weight.detach().mT.contiguous())
-                for weight, bias in inner
-            ]
+            self._inner = [_Layer(weight.detach().clone(), bias.detach().clone()) for weight, bias in inner]
             self._fuse_last_layer(ratio, *(tensor.detach() for tensor in last))
             self._thetas = natural_params.to(self.dtype).unsqueeze(-1)
             self._may_overflow = not math.isfinite(LOG_2 * float(natural_params.abs().sum()))
@@ -178,8 +173,12 @@ class FusedScore:
             self._statistics is statistics
             and not _is_watched(statistics)
             and not _is_watched(self._networks)
-            and [source._version for source in self._sources] == self._versions
+            and self._current_versions() == self._versions
         )
+
+    def _current_versions(self) -> list[tuple[int, int]]:
+        """What changes where numbers are written into a tensor, and where it is given other memory."""
+        return [(source._version, source.data_ptr()) for source in self._sources]
 
     def takes(self, rows: Tensor) -> bool:
         """Whether rows are of the networks' type, on their device."""
@@ -236,7 +235,7 @@ class FusedScore:
             return score, None
         slope = self._derivative(slope * self._last, hidden, output)
         for layer, (hidden, output) in zip(reversed(self._inner), reversed(passed), strict=True):
-            slope = self._derivative(torch.bmm(slope, layer.transposed), hidden, output)
+            slope = self._derivative(torch.bmm(slope, layer.weight.mT), hidden, output)
         if num_waves:
             waves.mul_(torch.bmm(slope, self._of_slopes))
         of_rows.copy_(slope)
@@ -253,7 +252,7 @@ class FusedScore:
             if self._may_overflow:
                 score = torch.nan_to_num(score, nan=0.0)
             if with_gradient and self._link == "clamp":
-                slopes = _hardtanh_backward(self._thetas.expand(logits.shape), logits, -self._bound, self._bound)
+                slopes = logits.abs().le_(self._bound).mul_(self._thetas)
             elif with_gradient:  # of b tanh(z / 2)
                 slopes = self._thetas * (self._bound**2 - statistics.square()) / (2 * self._bound)
             return score, None if slopes is None else slopes.unsqueeze(-1)
@@ -261,8 +260,7 @@ class FusedScore:
         if not self._is_plain:
             ratios = (ratios - self._ratio.shift) * self._factor
         if with_gradient:
-            factors = ratios.new_full((), self._factor).expand(ratios.shape)
-            slopes = _hardtanh_backward(factors, ratios, -self._bound, self._bound).to(units.dtype).unsqueeze(-1)
+            slopes = ratios.abs().le_(self._bound).mul_(self._factor).to(units.dtype).unsqueeze(-1)
         return torch.nan_to_num(ratios, nan=0.0).clamp(-self._bound, self._bound), slopes
 
 
@@ -290,7 +288,8 @@ class _ScoreWithGradient(torch.autograd.Function):
         return slopes.to(ctx.gradient.dtype).unsqueeze(-1) * ctx.gradient, None, None
 
 
-_with_gradient: Any = _ScoreWithGradient.apply  # torch leaves it unannotated
+#: Without the part of torch's ``apply`` that is for transforms of functions, which is_eager rules out.
+_with_gradient: Any = super(torch.autograd.Function, _ScoreWithGradient).apply
 
 
 def _beside(tensor: Tensor) -> Tensor:

@@ -109,6 +109,8 @@ class Tilt:
 
         Of a batch, features have shape ``(..., k, d)``.
         """
+        if type(features) is Tensor:
+            return self._at(features)
         features, provenance = _extract_provenance(features)
         tilt: Tensor = _track_provenance(self._at(_plain(features)), provenance)
         return tilt

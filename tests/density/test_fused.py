@@ -138,7 +138,7 @@ def test_second_derivatives(density: MollifiedExpFamily) -> None:
     torch.testing.assert_close(jacobian.sum(1), first.detach(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_what_is_traced_or_mapped_over_goes_through_the_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     density = make_density(normal(2), num_frequencies=3)
     value = torch.randn(6, 2)
@@ -183,6 +183,10 @@ def test_networks_that_are_changed_in_place_are_the_ones_evaluated() -> None:
     after = density.tilt(value)
     assert not torch.equal(before, after)
     torch.testing.assert_close(after, density.accepted_tilt(value), rtol=0, atol=1e-5)
+    statistics.double()
+    torch.testing.assert_close(density.to(torch.float64).tilt(value), after, rtol=0, atol=1e-5)
+    statistics.float()
+    torch.testing.assert_close(density.tilt(value), after, rtol=0, atol=1e-5)
     statistics.load_state_dict({name: torch.zeros_like(value) + 1 for name, value in statistics.state_dict().items()})
     torch.testing.assert_close(density.tilt(value), density.accepted_tilt(value), rtol=0, atol=1e-5)
 
