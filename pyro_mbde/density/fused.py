@@ -7,6 +7,7 @@ rest on is never computed here (:mod:`pyro_mbde.density.scoring`).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, cast
 
@@ -39,6 +40,9 @@ _DERIVATIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "gelu": lambda slope, hidden, _: cast("Tensor", _gelu_backward(slope, hidden)),
     "softplus": lambda slope, hidden, _: cast("Tensor", _softplus_backward(slope, hidden, 1, 20)),
 }
+
+
+_version_of, _address_of = operator.attrgetter("_version"), Tensor.data_ptr
 
 
 class _Layer(NamedTuple):
@@ -76,8 +80,28 @@ class Clip(NamedTuple):
 
     def __call__(self, scores: Tensor) -> Tensor:
         """Returns the tilt, of the shape and type of the scores."""
-        tilt = (scores - self.offset).clamp(self.low, self.high)
+        # Where it does not change a bit: a score of -0.0 less an offset of -0.0 is 0.0.
+        is_zero = self.offset == 0 and math.copysign(1.0, self.offset) > 0
+        tilt = (scores if is_zero else scores - self.offset).clamp(self.low, self.high)
         return tilt if self.shrinkage == 1 else self.shrinkage * tilt
+
+
+class BaseTerm(NamedTuple):
+    """What is made of a tilt: the log-density of a tilted base.
+
+    Attributes:
+        log_prob: of the base.
+        log_normalizer: of the tilt.
+        dtype: of the result.
+    """
+
+    log_prob: Tensor
+    log_normalizer: float
+    dtype: torch.dtype
+
+    def __call__(self, tilt: Tensor) -> Tensor:
+        """Returns the log-density, added up in float64, as the tilt is."""
+        return (self.log_prob + (tilt - self.log_normalizer)).to(self.dtype)
 
 
 class FusedScore:
@@ -176,25 +200,25 @@ class FusedScore:
             and self._current_versions() == self._versions
         )
 
-    def _current_versions(self) -> list[tuple[int, int]]:
+    def _current_versions(self) -> list[int]:
         """What changes where numbers are written into a tensor, and where it is given other memory."""
-        return [(source._version, source.data_ptr()) for source in self._sources]
+        return [*map(_version_of, self._sources), *map(_address_of, self._sources)]
 
     def takes(self, rows: Tensor) -> bool:
         """Whether rows are of the networks' type, on their device."""
         return rows.dtype == self.dtype and rows.device == self._device
 
-    def __call__(self, rows: Tensor, clip: Clip | None = None) -> Tensor:
+    def __call__(self, rows: Tensor, clip: Clip | None = None, base: BaseTerm | None = None) -> Tensor:
         """Returns the score, float64 of shape ``(...)``, never NaN, for rows of shape ``(..., d)``; clipped if asked.
 
         Args:
             rows: that this :meth:`takes`.
             clip: what to make of the scores.
+            base: what to add the clipped scores to.
         """
         if rows.requires_grad and torch.is_grad_enabled():
-            return cast("Tensor", _with_gradient(rows, self, clip))
-        scores = self.evaluate(rows, with_gradient=False)[0]
-        return scores if clip is None else clip(scores)
+            return cast("Tensor", _with_gradient(rows, None if base is None else base.log_prob, self, clip, base))
+        return _finished(self.evaluate(rows, with_gradient=False)[0], clip, base)
 
     def evaluate(self, rows: Tensor, *, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Returns the scores of rows, and their gradients if they are asked for, of the shape of the rows."""
@@ -265,27 +289,35 @@ class FusedScore:
 
 
 class _ScoreWithGradient(torch.autograd.Function):
-    """The score of rows, clipped or not, whose gradient is computed with it."""
+    """The score of rows, clipped and added to the base's log-density or not, whose gradient is computed with it."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, fused: FusedScore, clip: Clip | None) -> Tensor:
-        scores, ctx.gradient = fused.evaluate(rows, with_gradient=True)
+    def forward(
+        ctx: Any, rows: Tensor, log_prob: Tensor | None, fused: FusedScore, clip: Clip | None, base: BaseTerm | None
+    ) -> Tensor:
+        ctx.scores, ctx.gradient = fused.evaluate(rows, with_gradient=True)
         ctx.save_for_backward(rows)
-        ctx.scores, ctx.clip, ctx.plain_score = scores, clip, fused.plain_score
-        return scores if clip is None else clip(scores)
+        ctx.clip, ctx.plain_score, ctx.has_base = clip, fused.plain_score, base is not None
+        return _finished(ctx.scores, clip, base)
 
     @staticmethod
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None]:
-        clip = ctx.clip
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        clip, of_base = ctx.clip, slopes if ctx.has_base else None
         if torch.is_grad_enabled():  # the gradient is to be differentiated
             (rows,) = ctx.saved_tensors
-            scores = ctx.plain_score(rows)
-            scores = scores if clip is None else clip(scores)
-            return torch.autograd.grad(scores, rows, slopes, create_graph=True)[0], None, None
+            scores = _finished(ctx.plain_score(rows), clip, None)
+            (gradient,) = torch.autograd.grad(scores, rows, slopes.to(scores.dtype), create_graph=True)
+            return gradient, of_base, None, None, None
         if clip is not None:
-            slopes = _hardtanh_backward(slopes, ctx.scores, clip.low + clip.offset, clip.high + clip.offset)
+            scores = ctx.scores.to(slopes.dtype)
+            slopes = _hardtanh_backward(slopes, scores, clip.low + clip.offset, clip.high + clip.offset)
             slopes = slopes if clip.shrinkage == 1 else clip.shrinkage * slopes
-        return slopes.to(ctx.gradient.dtype).unsqueeze(-1) * ctx.gradient, None, None
+        return slopes.to(ctx.gradient.dtype).unsqueeze(-1) * ctx.gradient, of_base, None, None, None
+
+
+def _finished(scores: Tensor, clip: Clip | None, base: BaseTerm | None) -> Tensor:
+    tilt = scores if clip is None else clip(scores)
+    return tilt if base is None else base(tilt)
 
 
 #: Without the part of torch's ``apply`` that is for transforms of functions, which is_eager rules out.

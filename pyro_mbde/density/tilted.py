@@ -17,6 +17,7 @@ from pyro_mbde.density.base import PreparedBase, as_features, support_of
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.fused import BaseTerm
 from pyro_mbde.density.moments import Moments, TiltedMoments
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
@@ -239,9 +240,11 @@ class TiltedBase(TiltedMoments):
             )
 
     def _log_density(self, value: Tensor) -> Tensor:
-        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
-        log_ratio = self.tilt(value) - self.log_normalizer.value
-        return (self.base.log_prob(value) + log_ratio).to(self.dtype)
+        """Returns the log-density of finite values in the support."""
+        base = BaseTerm(self.base.log_prob(value), self.log_normalizer.value, self.dtype)
+        if type(self).tilt is TiltedBase.tilt:
+            return self._tilt.added_to(base, self._features(value))
+        return base(self.tilt(value))
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature
         """Returns exact draws by rejection, from torch's global generator.
