@@ -295,10 +295,11 @@ class _ScoreWithGradient(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, log_prob: Tensor | None, fused: FusedScore, clip: Clip | None, base: BaseTerm | None
     ) -> Tensor:
-        ctx.scores, ctx.gradient = fused.evaluate(rows, with_gradient=True)
+        scores, ctx.gradient = fused.evaluate(rows, with_gradient=True)
         ctx.save_for_backward(rows)
         ctx.clip, ctx.plain_score, ctx.has_base = clip, fused.plain_score, base is not None
-        return _finished(ctx.scores, clip, base)
+        ctx.scores = None if clip is None else scores  # the result itself would keep its graph alive
+        return _finished(scores, clip, base)
 
     @staticmethod
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:

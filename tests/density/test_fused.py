@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +272,19 @@ def test_memory_does_not_grow_with_rows() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda x: x):
         density.log_prob(value)
     assert sum(kept) <= 20 * value.numel()
+
+
+@pytest.mark.parametrize("clip", [None, fused.Clip(0.1, -0.3, 0.7, 0.9)])
+def test_graphs_are_freed_with_their_results(clip: fused.Clip | None) -> None:
+    tilt = Tilt(networks(2, 2), torch.ones(2))
+    score = fused.FusedScore.of(tilt.statistics, tilt.natural_params, tilt.score)
+    assert score is not None
+    gc.collect()
+    gc.disable()
+    try:
+        assert weakref.ref(score(torch.randn(3, 2, requires_grad=True), clip).grad_fn)() is None
+    finally:
+        gc.enable()
 
 
 def test_a_module_of_two_types_is_called() -> None:
