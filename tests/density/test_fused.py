@@ -282,7 +282,8 @@ def test_graphs_are_freed_with_their_results(clip: fused.Clip | None) -> None:
     gc.collect()
     gc.disable()
     try:
-        assert weakref.ref(score(torch.randn(3, 2, requires_grad=True), clip).grad_fn)() is None
+        kept = weakref.ref(score(torch.randn(3, 2, requires_grad=True), clip).grad_fn)
+        assert kept() is None
     finally:
         gc.enable()
 
