@@ -150,6 +150,8 @@ def _products(networks: BoundedClassifiers) -> Callable[[Tensor], Tensor]:
 def measure_times(name: str, dims: int, repeats: dict[int, int]) -> Iterator[Record]:
     """Yields median microseconds of every way, all in turn at each repeat, for each number of rows.
 
+    Processor time of the thread, so that other programs matter less.
+
     Args:
         name: of :data:`CASES`.
         dims: of the base.
@@ -164,11 +166,11 @@ def measure_times(name: str, dims: int, repeats: dict[int, int]) -> Iterator[Rec
         for repeat in range(-2, number):  # the first two to warm up
             for way, function in measured.items():
                 calls = _CALLS_OF_ONE if num_rows == 1 else 1
-                start = time.perf_counter()
+                start = time.thread_time()
                 for _ in range(calls):
                     function()
                 if repeat >= 0:
-                    seconds[way].append((time.perf_counter() - start) / calls)
+                    seconds[way].append((time.thread_time() - start) / calls)
         times = {way: 1e6 * statistics.median(values) for way, values in seconds.items()}
         yield {"case": name, "dims": dims, "rows": num_rows, "microseconds": times, "ratios": ratios(times)}
 
@@ -242,12 +244,12 @@ def plot(records: list[Record]) -> Figure:
                 look = {"color": color, "marker": marker, "linestyle": linestyle, "markersize": 5}
                 axis.plot(rows, times, label=name, **look)
         axis.set(xscale="log", yscale="log", xlabel="rows", title=f"{case[0]}, d = {case[1]}")
-    axes[0, 0].set_ylabel("microseconds, median")
+    axes[0, 0].set_ylabel("microseconds of one thread, median")
     axes[0, 0].legend(frameon=False, fontsize="small")
     add_caption(
         figure,
-        "One thread, all ways in turn. Gradient: the value and its gradient. Products: matrix products and activations "
-        "of the networks alone. Flow: zuko's NSF with its default sizes.",
+        "Processor time, one thread, all ways in turn. Gradient: the value and its gradient. Products: matrix products "
+        "and activations of the networks alone. Flow: zuko's NSF with its default sizes.",
         140,
     )
     return figure
