@@ -196,7 +196,7 @@ class FusedScore:
         return (
             self._statistics is statistics
             and not _is_watched(statistics)
-            and not _is_watched(self._networks)
+            and (self._ratio is None or not _is_watched(self._networks))
             and self._current_versions() == self._versions
         )
 

@@ -228,7 +228,8 @@ class TiltedBase(TiltedMoments):
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
-        total = _known(value.detach().sum())  # where it is finite, so is all that it is of
+        numbers = value.detach() if value.requires_grad else value
+        total = _known(numbers.sum())  # where it is finite, so is all that it is of
         finite = total is not None and math.isfinite(total)
         return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
