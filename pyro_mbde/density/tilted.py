@@ -17,6 +17,7 @@ from pyro_mbde.density.base import PreparedBase, as_features, support_of
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.fused import BaseTerm
 from pyro_mbde.density.moments import Moments, TiltedMoments
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
@@ -230,7 +231,8 @@ class TiltedBase(TiltedMoments):
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
-        total = _known(value.sum())  # where it is finite, so is all that it is of
+        numbers = value.detach() if value.requires_grad else value
+        total = _known(numbers.sum())  # where it is finite, so is all that it is of
         finite = total is not None and math.isfinite(total)
         return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
@@ -242,12 +244,15 @@ class TiltedBase(TiltedMoments):
             )
 
     def _log_density(self, value: Tensor) -> Tensor:
-        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
-        log_base = self.base.log_prob(value)
+        """Returns the log-density of finite values in the support."""
         if self._smooth_tilt is not None:
-            return (log_base + self._smooth_tilt(self, value)).to(self.dtype)
-        tilt = self.tilt(value.detach() if self._has_smooth_gradient else value)
-        return (log_base + (tilt - self.log_normalizer.value)).to(self.dtype)
+            return (self.base.log_prob(value) + self._smooth_tilt(self, value)).to(self.dtype)
+        base = BaseTerm(self.base.log_prob(value), self.log_normalizer.value, self.dtype)
+        if self._has_smooth_gradient:
+            return base(self.tilt(value.detach()))
+        if type(self).tilt is TiltedBase.tilt:
+            return self._tilt.added_to(base, self.features(value))
+        return base(self.tilt(value))
 
     def with_smooth_gradient(self) -> Self:
         """Returns the same density, but with its base's gradient: for Pyro's own ``HMC`` and ``NUTS``.
