@@ -91,8 +91,9 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: the support is discrete, and the base is not one of columns; no starting point has a finite energy; or the energy is NaN at a point that is inside the supports and not extremely far
-            from the centre (the message names the site).
+        ValueError: the support is discrete, and the base is not one of columns; no starting point has a finite energy;
+            or the energy is NaN at a point that is inside the supports and not extremely far from the centre (the
+            message names the site).
         WorkerError: a worker process was killed.
 
     References:

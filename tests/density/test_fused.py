@@ -124,7 +124,7 @@ def test_second_derivatives(density: MollifiedExpFamily) -> None:
     (second,) = torch.autograd.grad(first.square().sum(), value)
 
     def by_plain(value: Tensor) -> Tensor:
-        return density.base.log_prob(value) + plain(density._tilt, density._features(value))
+        return density.base.log_prob(value) + plain(density._tilt, density.features(value))
 
     wanted = torch.autograd.grad(by_plain(value).sum(), value, create_graph=True)[0]
     (wanted_second,) = torch.autograd.grad(wanted.square().sum(), value)
