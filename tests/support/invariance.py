@@ -9,8 +9,11 @@ import textwrap
 from typing import Any, NamedTuple
 
 import torch
+from densities import normal
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
+
+from pyro_mbde import MollifiedExpFamily
 
 #: Half of the range of the tilt, in nats.
 HEIGHT = 2.5
@@ -20,8 +23,20 @@ NUM_CELLS = 7 * 5
 
 
 def tilt(x: Tensor) -> Tensor:
-    """A steep step, off centre and bent, of 5 nats from side to side; ``x`` of shape ``(n, 2)``."""
-    return HEIGHT * torch.tanh(8 * (x[:, 0] + 0.5 * (2 * x[:, 1]).sin() - 1.5))
+    """A steep step, off centre and bent, of 5 nats from side to side; ``x`` of shape ``(..., 2)``."""
+    return HEIGHT * torch.tanh(8 * (x[..., 0] + 0.5 * (2 * x[..., 1]).sin() - 1.5))
+
+
+class Steep(nn.Module):
+    """The tilt as a statistic, of rows of two features."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return math.log(2) / HEIGHT * tilt(features).unsqueeze(-1)
+
+
+def steep_density() -> MollifiedExpFamily:
+    """The tilted normal as a density."""
+    return MollifiedExpFamily.normalized(normal(2), Steep(), torch.tensor([HEIGHT / math.log(2)]))
 
 
 def smooth_energy(params: dict[str, Tensor]) -> Tensor:
