@@ -32,6 +32,7 @@ SLOW = {
     ("hmc", "skewed rate"),
     ("hmc", "density itself"),
     ("lockstep_random_walk", "normal mean"),
+    ("lockstep_hmc", "normal mean"),
     ("nuts", "normal mean"),
     ("nuts", "skewed rate"),
     ("hmc", "on a box"),
@@ -39,14 +40,14 @@ SLOW = {
     ("nuts", "density itself"),
     *((kernel, "hierarchy") for kernel in KERNELS),
 }
-#: Of which many more chains of this kernel are below.
+#: Of which many more chains of the lockstep kernels are below.
 MANY = ("skewed rate", "on a box", "density itself")
 CASES = [
     pytest.param(kernel, problem, marks=[pytest.mark.slow] if (kernel, problem) in SLOW else [])
     for kernel in KERNELS
     for problem in PROBLEMS
     if (kernel != "independence" or problem == "density itself")
-    and (kernel != "lockstep_random_walk" or problem not in MANY)
+    and (not kernel.startswith("lockstep") or problem not in MANY)
 ]
 
 

@@ -66,9 +66,9 @@ def effective_size(values: Tensor) -> float:
 
 
 #: Number of chains and of draws of each, by kernel.
-RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 150), "hmc": (2, 1500), "nuts": (2, 1500)}
+RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 120), "hmc": (2, 1500), "nuts": (2, 1500)}
 QUICK = {("lockstep_random_walk", "columns"), ("lockstep_random_walk", "columns-finite-both")}
-QUICK |= {("lockstep_hmc", name) for name in ("columns", "columns-restricted", "columns-finite-both")}
+QUICK |= {("lockstep_hmc", "columns-restricted")}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,8 @@ def test_numbers_alone_are_sampled_by_gradients() -> None:
 
 @pytest.mark.parametrize("kernel", ["lockstep_random_walk", "lockstep_hmc"])
 def test_a_base_is_sampled_too(kernel: str) -> None:
-    chains = run_mcmc(BASES["columns-restricted"](), kernel, 600, 300, 16, seed=0, progress=False)
+    num_samples = 150 if kernel == "lockstep_hmc" else 600
+    chains = run_mcmc(BASES["columns-restricted"](), kernel, num_samples, 300, 16, seed=0, progress=False)
     assert mixing_report(chains).checks[-1].outcome == "ok"
 
 
