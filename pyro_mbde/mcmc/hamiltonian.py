@@ -183,15 +183,18 @@ class LockstepHMC(LockstepKernel):
         return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
 
     def _follow(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the smooth energies of points and their gradients; +inf and 0 where they are not numbers."""
+        """Returns the smooth energies of points and their gradients; +inf and 0 where these are not numbers."""
         potential_fn = self._smooth_potential_fn or self._potential_fn
         assert potential_fn is not None  # set up
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
             energy = potential_fn(self._unflatten(leaf))
-            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+            is_flat = not energy.requires_grad  # as that of a uniform base
+            gradient = torch.zeros_like(leaf) if is_flat else torch.autograd.grad(energy.sum(), leaf)[0]
+        energy = energy.detach()
+        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
+        # An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
         usable = torch.isfinite(gradient).all(-1) & torch.isfinite(energy)
-        energy = torch.where(usable, energy.detach(), torch.inf)
         return energy, torch.where(usable.unsqueeze(-1), gradient, 0.0)
 
     def _exact(self, points: Tensor) -> Tensor:
