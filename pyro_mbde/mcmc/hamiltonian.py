@@ -103,6 +103,7 @@ class LockstepHMC(LockstepKernel):
             pooled,
         )
         self._smooth_potential_fn = smooth_potential_fn
+        self._may_not_vectorize = False
         self._length = check_number(
             "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
         )
@@ -110,6 +111,7 @@ class LockstepHMC(LockstepKernel):
 
     def _take(self, target: Target) -> None:
         self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_tilt else None
+        self._may_not_vectorize = not target.is_batched
 
     def _best(self, num_dims: int) -> tuple[float, float]:
         return 1.4 * num_dims**-0.25, 0.8
@@ -199,6 +201,8 @@ class LockstepHMC(LockstepKernel):
 
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
+        if self.num_chains == 1 and self._may_not_vectorize:  # as a model with discrete sites, or with branches
+            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[:, None]
         new = points[1:].flatten(0, 1)
         energies = self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)
         return torch.cat([self._energy.unsqueeze(0), energies])
