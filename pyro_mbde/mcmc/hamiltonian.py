@@ -202,7 +202,9 @@ class LockstepHMC(LockstepKernel):
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
         if self.num_chains == 1 and self._may_not_vectorize:  # as a model with discrete sites, or with branches
-            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[:, None]
+            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[
+                :, None
+            ]
         new = points[1:].flatten(0, 1)
         energies = self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)
         return torch.cat([self._energy.unsqueeze(0), energies])
