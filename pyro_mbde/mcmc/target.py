@@ -146,12 +146,18 @@ class Target(ABC):
             return -torch.stack([self.potential_fn(point) for point in points])
 
     def _settle(self, energy: Tensor, params: Params) -> Tensor:
-        """Turns NaN into +inf far from the centre and outside the supports, where rounding causes it; or raises."""
-        wrong = torch.isnan(energy)
+        """Turns NaN and -inf into +inf far from the centre and outside the supports, where rounding causes them.
+
+        Raises for NaN elsewhere. A chain that reached an energy of -inf would stay there: a value that rounds to the
+        edge of its support may have an infinite density.
+        """
+        wrong = torch.isnan(energy) | (energy == -math.inf)
         if not bool(wrong.any()):
             return energy
         with torch.no_grad():
             near = wrong & self._near(params, energy.shape)
+            wrong = wrong & ~near
+            near = near & torch.isnan(energy)
             if bool(near.any()):
                 first = near.nonzero()[0].tolist()  # the index of a chain; empty for one point
                 raise ValueError(self.nan_message({name: value.detach()[(*first,)] for name, value in params.items()}))
