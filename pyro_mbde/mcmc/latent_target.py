@@ -55,7 +55,6 @@ class LatentTarget(Target):
     """
 
     is_batched = True
-    has_tilt = True  # a predicate counts as one: it is left to the exact energy, too
 
     def __init__(self, density: Distribution, name: str = "density") -> None:
         check_not_batched(density, name)
@@ -66,6 +65,7 @@ class LatentTarget(Target):
         self._event_shape = density.event_shape
         self._device = columns.marginals[0].edges.device
         self.lower_bound_fn = self._lower_bound
+        self.has_tilt = self._fitted is not None or bool(columns.predicates)  # both are left to the exact energy
         self.supports, self.transforms = {"x": support_of(density)}, {}
         zero = torch.zeros(self._event_shape, dtype=torch.float64, device=self._device)
         self.spread = {"x": LocationScale(zero, zero + 1)}

@@ -67,9 +67,13 @@ class SmoothLatents(_Messenger):  # type: ignore[misc]  # Pyro's class is unanno
         """Chooses the tilts for the distributions of a model's latents."""
         densities = {name: density_in(distribution) for name, distribution in distributions.items()}
         num_draws = sum(q.batch_shape.numel() for q in densities.values() if q is not None)
+        damped: dict[int, SmoothTilt] = {}  # sites may share a density
         for name, q in densities.items():
-            if q is not None:
-                self.tilts[name] = DampedTilt(q) if num_draws > 1 else no_tilt
+            if q is not None and num_draws == 1:
+                self.tilts[name] = no_tilt
+            elif q is not None:
+                key = id(q.statistics)
+                damped[key] = self.tilts[name] = damped.get(key) or DampedTilt(q)
 
     def _pyro_sample(self, msg: Any) -> None:
         if msg["name"] in self.tilts and are_energies_smooth():
