@@ -120,7 +120,7 @@ class LockstepHMC(LockstepKernel):
         """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
         super().setup(warmup_steps, *args, **kwargs)
         self._smooth_energy, self._gradient = self._follow(self._flatten(self.initial_params))
-        self._total_energy = self._energy
+        self._total_energy, self._smooth_accept_prob = self._energy, self._rates
         self._diverging = torch.zeros(self.num_chains, dtype=torch.bool)
         self._last_num_steps = 0
         self._divergences: list[int] = []
@@ -129,7 +129,7 @@ class LockstepHMC(LockstepKernel):
         """Returns what is known of the last step, each of shape ``(num_chains,)``."""
         return {
             **super().stats(),
-            "smooth_acceptance_rate": self._rates,
+            "smooth_acceptance_rate": self._smooth_accept_prob,
             "energy": self._total_energy,
             "diverging": self._diverging,
             "n_steps": torch.full((self.num_chains,), self._last_num_steps),
@@ -144,7 +144,7 @@ class LockstepHMC(LockstepKernel):
         points, kinetic, smooth, gradients = self._trajectory(position, num_steps)
         energies = smooth if self._smooth_potential_fn is None else self._exact(points)
         chosen = self._choose(energies + kinetic)
-        self._record(smooth + kinetic, (energies + kinetic)[0], num_steps)
+        self._record(smooth + kinetic, energies + kinetic)
         chains = torch.arange(self.num_chains, device=position.device)
         self._energy, self._smooth_energy = energies[chosen, chains], smooth[chosen, chains]
         self._gradient = gradients[chosen, chains]
@@ -202,39 +202,39 @@ class LockstepHMC(LockstepKernel):
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
         if self.num_chains == 1 and self._may_not_vectorize:  # as a model with discrete sites, or with branches
-            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[
-                :, None
-            ]
+            return torch.stack([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])
         new = points[1:].flatten(0, 1)
         energies = self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)
         return torch.cat([self._energy.unsqueeze(0), energies])
 
     def _choose(self, energies: Tensor) -> Tensor:
-        """Returns the index of each chain's next state among points of these total energies, ``(L + 1, num_chains)``.
+        """Returns the index of each chain's next state among points of these total energies, ``(L + 1, num_chains)``."""
+        moves = _move_probabilities(energies)
+        stays = (1 - moves.sum(0, keepdim=True)).clamp(min=0)
+        return torch.multinomial(torch.cat([stays, moves]).T, 1).squeeze(-1)
 
-        One of the others is proposed by its weight, and accepted with probability (1 - w) / (1 - w') for normalised
-        weights w of the current state and w' of that one, at most 1.
-        """
-        log_weights = -torch.nan_to_num(energies.double(), nan=math.inf, posinf=math.inf)
-        log_weights = log_weights - log_weights[0]  # the current state's is finite
-        others = log_weights[1:]
-        best = others.max(0).values
-        possible = best > -math.inf
-        shares = torch.where(possible, others - best.where(possible, 0.0), 0.0).exp()
-        proposed = torch.multinomial(shares.T, 1).squeeze(-1)
-        # In logarithms: all but the current state together, and all but the proposed one.
-        log_others = torch.logsumexp(others, 0)
-        rest = torch.cat([torch.zeros_like(log_weights[:1]), others]).scatter(0, proposed.unsqueeze(0) + 1, -math.inf)
-        accept = (log_others - torch.logsumexp(rest, 0)).clamp(max=0).exp().where(possible, 0.0)
-        self.accept_prob = accept.to(energies.dtype)
-        accepted = torch.rand_like(accept) < accept
-        return torch.where(accepted, proposed + 1, 0)
-
-    def _record(self, smooth_totals: Tensor, total: Tensor, num_steps: int) -> None:
-        """Keeps what is known of a trajectory from its total smooth energies, ``(L + 1, num_chains)``."""
-        errors = (smooth_totals[1:] - smooth_totals[0]).nan_to_num(nan=math.inf)
+    def _record(self, smooth: Tensor, exact: Tensor) -> None:
+        """Keeps what is known of a trajectory from total energies of its points, each ``(L + 1, num_chains)``."""
+        errors = (smooth[1:] - smooth[0]).nan_to_num(nan=math.inf)
         self._rates = (-errors).clamp(max=0).exp().mean(0)
         self._diverging = (errors > _MAX_ENERGY_ERROR).any(0)
-        self._total_energy, self._last_num_steps = total, num_steps
+        self.accept_prob, self._smooth_accept_prob = (
+            _move_probabilities(totals).sum(0).to(smooth.dtype) for totals in (exact, smooth)
+        )
+        self._total_energy, self._last_num_steps = exact[0], len(errors)
         if self._t >= self._warmup_steps and bool(self._diverging.any()):
             self._divergences.append(self._t - self._warmup_steps)
+
+
+def _move_probabilities(energies: Tensor) -> Tensor:
+    r"""Returns the probabilities of moving to each other point of a trajectory, float64 of shape ``(L, num_chains)``.
+
+    For normalised weights w of the points and :math:`w_0` of the current state, Metropolised Gibbs sampling proposes j
+    with probability :math:`w_j / (1 - w_0)` and accepts with :math:`\min(1, (1 - w_0) / (1 - w_j))`: together
+    :math:`w_j / \max(1 - w_0, 1 - w_j)`, a number of at least 1/2 below the line.
+
+    Args:
+        energies: total energies, that of the current state first, which is finite; NaN counts as +inf.
+    """
+    weights = torch.softmax(-torch.nan_to_num(energies.double(), nan=math.inf, posinf=math.inf), 0)
+    return weights[1:] / torch.maximum(1 - weights[0], 1 - weights[1:])

@@ -18,7 +18,6 @@ from truths import LEVELS, Truth, midpoints, of_grid, plane_truths
 
 from pyro_mbde import LockstepHMC, MollifiedExpFamily, run_mcmc
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.tilted import bases_alone
 
 NUM_SEEDS = 12
 
@@ -128,8 +127,9 @@ def posterior_energies(q: MollifiedExpFamily, readings: Tensor, width: float) ->
         return -(q.log_prob(x) + dist.Normal(x, width).to_event(1).log_prob(seen))
 
     def smooth_potential_fn(params: dict[str, Tensor]) -> Tensor:
-        with bases_alone():
-            return potential_fn(params)
+        x = params["x"]
+        seen = readings.repeat(len(x) // len(readings), 1)
+        return -(q.base.log_prob(x) + dist.Normal(x, width).to_event(1).log_prob(seen))
 
     return {"potential_fn": potential_fn, "smooth_potential_fn": smooth_potential_fn}
 

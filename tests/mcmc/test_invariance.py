@@ -109,14 +109,18 @@ FAULTS = {
         "step / 2 * self._pull(torch.where",
         "step * self._pull(torch.where",
     ),
-    "always accepted": ("_choose", "torch.rand_like(accept) < accept", "possible"),
-    "accepted the other way": (
+    "always accepted": (
         "_choose",
-        "(log_others - torch.logsumexp(rest, 0))",
-        "(torch.logsumexp(rest, 0) - log_others)",
+        "_move_probabilities(energies)",
+        "_move_probabilities(energies) / _move_probabilities(energies).sum(0)",
     ),
-    "uniform among the others": ("_choose", "others - best.where(possible, 0.0), 0.0)", "others * 0, 0.0)"),
-    "one point off": ("_choose", "torch.where(accepted, proposed + 1, 0)", "torch.where(accepted, proposed, 0)"),
+    "the heavy for the light": ("_choose", "_move_probabilities(energies)", "_move_probabilities(-energies)"),
+    "uniform among the others": (
+        "_choose",
+        "_move_probabilities(energies)",
+        "torch.full_like(energies[1:].double(), 1 / (len(energies) - 1))",
+    ),
+    "one point off": ("_choose", "1).squeeze(-1)", "1).squeeze(-1).sub(1).clamp(min=0)"),
 }
 
 
