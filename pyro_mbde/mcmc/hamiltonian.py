@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.mcmc.lockstep import LockstepKernel
+from pyro_mbde._checks import argument_error, check_count, check_number
+from pyro_mbde.mcmc.lockstep import LockstepKernel, checked_energy
 from pyro_mbde.mcmc.target import Potential, Target
 
-#: Limit on the leapfrog steps of one trajectory, about as many as NUTS makes at most by default. Without it, a
-#: trajectory would take millions of steps if the step size collapsed.
-_MAX_LEAPFROG_STEPS = 1024
+#: Limit on the mean number of leapfrog steps of trajectories, so that the longest take about as many as NUTS makes at
+#: most by default. Without it, they would take millions if the step size collapsed.
+MAX_MEAN_STEPS = 512
 #: A trajectory whose smooth energy rises by more than this, in nats, diverged: Pyro's limit.
 _MAX_ENERGY_ERROR = 1000.0
 
@@ -54,7 +54,7 @@ class LockstepHMC(LockstepKernel):
         target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
             were the exact one, in (0, 1); steps are adapted to it; defaults to 0.8.
         trajectory_length: mean length of trajectories, s times m, in standard deviations of the target; above 0.
-        num_steps: m, at least 1, whatever s is; ``None`` for the steps that ``trajectory_length`` takes.
+        num_steps: m, in 1 to 512, whatever s is; ``None`` for the steps that ``trajectory_length`` takes, at most 512.
         adapt_step_size: whether to adapt s in warmup.
         adapt_covariance: whether to learn the covariance in warmup.
         pooled: whether all chains share s; else each has its own, and the m of their mean.
@@ -108,9 +108,11 @@ class LockstepHMC(LockstepKernel):
             "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
         )
         self._num_steps = None if num_steps is None else check_count("num_steps", num_steps)
+        if (self._num_steps or 1) > MAX_MEAN_STEPS:
+            raise ValueError(argument_error("num_steps", f"be at most {MAX_MEAN_STEPS}", num_steps))
 
     def _take(self, target: Target) -> None:
-        self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_tilt else None
+        self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_smooth_energy else None
         self._may_not_vectorize = not target.is_batched
 
     def _best(self, num_dims: int) -> tuple[float, float]:
@@ -153,7 +155,7 @@ class LockstepHMC(LockstepKernel):
 
     def _draw_num_steps(self) -> int:
         mean = self._num_steps or round(self._length / float(self._step_size.mean()))
-        mean = max(1, min(mean, _MAX_LEAPFROG_STEPS // 2))
+        mean = max(1, min(mean, MAX_MEAN_STEPS))
         return int(torch.randint(1, 2 * mean, ()))
 
     def _trajectory(self, position: Tensor, num_steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -185,19 +187,21 @@ class LockstepHMC(LockstepKernel):
         return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
 
     def _follow(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the smooth energies of points and their gradients; +inf and 0 where these are not numbers."""
+        """Returns the smooth energies of points and their gradients, 0 where these are not finite.
+
+        An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
+        """
+        name = "potential_fn" if self._smooth_potential_fn is None else "smooth_potential_fn"
         potential_fn = self._smooth_potential_fn or self._potential_fn
         assert potential_fn is not None  # set up
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
-            energy = potential_fn(self._unflatten(leaf))
+            params = self._unflatten(leaf)
+            energy = checked_energy(potential_fn(params), params, name)
             is_flat = not energy.requires_grad  # as that of a uniform base
-            gradient = torch.zeros_like(leaf) if is_flat else torch.autograd.grad(energy.sum(), leaf)[0]
-        energy = energy.detach()
-        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
-        # An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
+            gradient = torch.zeros_like(leaf) if is_flat else _gradient(energy.sum(), leaf)
         usable = torch.isfinite(gradient).all(-1) & torch.isfinite(energy)
-        return energy, torch.where(usable.unsqueeze(-1), gradient, 0.0)
+        return energy.detach(), torch.where(usable.unsqueeze(-1), gradient, 0.0)
 
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
@@ -208,7 +212,7 @@ class LockstepHMC(LockstepKernel):
         return torch.cat([self._energy.unsqueeze(0), energies])
 
     def _choose(self, energies: Tensor) -> Tensor:
-        """Returns the index of each chain's next state among points of these total energies, ``(L + 1, num_chains)``."""
+        """Returns the index of each chain's next state among points of total energies ``(L + 1, num_chains)``."""
         moves = _move_probabilities(energies)
         stays = (1 - moves.sum(0, keepdim=True)).clamp(min=0)
         return torch.multinomial(torch.cat([stays, moves]).T, 1).squeeze(-1)
@@ -224,6 +228,11 @@ class LockstepHMC(LockstepKernel):
         self._total_energy, self._last_num_steps = exact[0], len(errors)
         if self._t >= self._warmup_steps and bool(self._diverging.any()):
             self._divergences.append(self._t - self._warmup_steps)
+
+
+def _gradient(total: Tensor, leaf: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+    return gradient
 
 
 def _move_probabilities(energies: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def test_a_model_may_use_both_forms_in_plates() -> None:
     }
     assert torch.equal(joint["exact"], joint["smooth"])
     exact, smooth = ModelTarget(model, (q,), {}), ModelTarget(model, (q.with_smooth_gradient(),), {})
-    assert exact.has_tilt and smooth.has_tilt
+    assert exact.has_smooth_energy and smooth.has_smooth_energy
     params = exact.unconstrain(values)
 
     def gradient(energy: Any) -> Tensor:
@@ -134,10 +134,10 @@ def test_which_models_have_a_tilt() -> None:
         x = pyro.sample("x", q.expand([3]).mask(torch.tensor([True, False, True])).to_event(1))
         pyro.sample("y", dist.Normal(x.sum(), 1.0), obs=torch.tensor(0.0))
 
-    assert ModelTarget(hidden, (), {}).has_tilt
-    assert not ModelTarget(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), (), {}).has_tilt
-    assert not DensityTarget(normal(2)).has_tilt
-    assert DensityTarget(q).has_tilt
+    assert ModelTarget(hidden, (), {}).has_smooth_energy
+    assert not ModelTarget(lambda: pyro.sample("x", dist.Normal(0.0, 1.0)), (), {}).has_smooth_energy
+    assert not DensityTarget(normal(2)).has_smooth_energy
+    assert DensityTarget(q).has_smooth_energy
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
