@@ -76,6 +76,7 @@ WAYS = {
 )
 @click.option("--epsilon", "epsilons", multiple=True, type=float, default=EPSILONS, show_default=True)
 @click.option("--kernel", "ways", multiple=True, type=click.Choice(list(WAYS)), help="Several may be named.")
+@click.option("--a-priori", is_flag=True, help="Priors in models as of mollify(epsilon, delta=0): half as wide a tilt.")
 @click.option("--seeds", type=click.IntRange(1), default=5, show_default=True, help="Slow kernels have one to three.")
 @click.option("--quick", is_flag=True, help="Few draws and a short fit, to check that everything runs.")
 @click.option("--records", type=click.Path(dir_okay=False, path_type=Path), help="JSON file for every number.")
@@ -84,6 +85,7 @@ def chains(
     names: tuple[str, ...],
     epsilons: tuple[float, ...],
     ways: tuple[str, ...],
+    a_priori: bool,
     seeds: int,
     quick: bool,
     records: Path | None,
@@ -100,7 +102,7 @@ def chains(
     measured: list[Record] = []
     with single_thread():
         for name in names or CHAIN_PROBLEMS:
-            found = list(measure(name, epsilons, ways or tuple(WAYS), seeds, quick=quick))
+            found = list(measure(name, epsilons, ways or tuple(WAYS), seeds, a_priori=a_priori, quick=quick))
             measured += found
             print_summaries(summarize(found))
             if records is not None:
@@ -116,13 +118,16 @@ def _save(measured: list[Record], path: Path) -> None:
 
 
 def measure(
-    name: str, epsilons: tuple[float, ...], ways: tuple[str, ...], num_seeds: int, *, quick: bool
+    name: str, epsilons: tuple[float, ...], ways: tuple[str, ...], num_seeds: int, *, a_priori: bool, quick: bool
 ) -> Iterator[Record]:
     """Runs kernels on a problem, for each seed on the base and at each epsilon right after it; yields what they did."""
     problem = CHAIN_PROBLEMS[name]()
     ratio = fit_problem(problem, quick=quick)
-    densities: dict[float | None, Any] = {None: problem.base, **{one: ratio.mollify(one) for one in epsilons}}
-    if problem.pose(problem.base) is not problem.base:
+    is_prior = problem.pose(problem.base) is not problem.base
+    options: dict[str, Any] = {"delta": 0.0} if a_priori and is_prior else {}
+    densities: dict[float | None, Any] = {None: problem.base}
+    densities |= {epsilon: ratio.mollify(epsilon, **options) for epsilon in epsilons}
+    if is_prior:
         ways = tuple(way for way in ways if way != "independence")  # it samples a density alone
     rounds = [(seed, way) for seed in range(num_seeds) for way in ways if seed < WAYS[way].max_seeds]
     for seed, label in tqdm(rounds, desc=name):

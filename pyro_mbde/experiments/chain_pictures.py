@@ -50,7 +50,7 @@ def plot_chains(summaries: Sequence[dict[str, Any]]) -> Figure:
             ]
             if points:
                 axis.plot(*zip(*sorted(points), strict=True), label=look.label, **look.line())
-        for level, text in ((0.5, "0.5, wanted at 1"), (0.2, "0.2, wanted at 5")):
+        for level, text in ((0.5, "half"), (0.2, "a fifth")):
             axis.axhline(level, color=INK, linewidth=0.8, zorder=0)
             axis.annotate(
                 text,
@@ -70,8 +70,8 @@ def plot_chains(summaries: Sequence[dict[str, Any]]) -> Figure:
         axis.set_ylabel("ESS per gradient, base = 1")
     for axis in axes[-1]:
         axis.set_xlabel("epsilon")
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize="small")
+    lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines() if line.get_label()[0] != "_"}
+    figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=4, frameon=False, fontsize="small")
     add_caption(
         figure,
         "Worst coordinate, relative to the same kernel on the public base; medians over seeds. Random walks: by "
