@@ -27,7 +27,7 @@ from pyro_mbde import (
     private_report,
     run_mcmc,
 )
-from pyro_mbde.experiments.medical import LABELS, load_rows, load_table, public_base, whole_schema
+from pyro_mbde.experiments.medical import load_table, whole_schema
 from pyro_mbde.pictures import new_figure, write_picture
 from pyro_mbde.privacy.advice import advise
 from pyro_mbde.privacy.release_plan import plan_release
@@ -110,19 +110,11 @@ def release_rows(schema: Schema, rows: Tensor, epsilon: float, num_rows: int, ou
 
 
 def run_chains(whole: MollifiedExpFamily, names: list[str], output: Path) -> None:
-    """Runs chains on the density of the whole table, and on one of three columns as real numbers, which HMC needs."""
+    """Runs chains on the density of the whole table: levels, whole numbers and constraints, too."""
     heading("Chains on the density of all columns")
-    proposing_the_base = run_mcmc(whole, "independence", num_samples=1000, warmup_steps=100, num_chains=4, seed=0)
-    click.echo(f"\n{mixing_report(proposing_the_base, names=names)}")
-
-    heading("Chains on three columns as real numbers, with gradients too")
-    real = DensityRatio(public_base()).fit(load_rows()).mollify(MODEL_EPSILON)
-    labels = list(LABELS)
-    walk = run_mcmc(real, "lockstep_random_walk", num_samples=3000, warmup_steps=300, num_chains=16, seed=0)
-    click.echo(f"\n{mixing_report(walk, names=labels)}")
-    plot_mixing(walk, output / "mixing.png", names=labels)
-    hamiltonian = run_mcmc(real, "hmc", num_samples=700, warmup_steps=200, num_chains=2, seed=0)
-    click.echo(f"\n{mixing_report(hamiltonian, names=labels)}")
+    chains = run_mcmc(whole, "lockstep_hmc", num_samples=1000, warmup_steps=300, num_chains=16, seed=0)
+    click.echo(f"\n{mixing_report(chains, names=names)}")
+    plot_mixing(chains, output / "mixing.png", names=names)
 
 
 @click.command()

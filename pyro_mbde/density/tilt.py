@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pyro.ops.provenance import extract_provenance, track_provenance
@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensor
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
+from pyro_mbde.density.fused import BaseTerm, Clip, FusedScore, is_eager, is_only_mapped
 from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 #: Scores of rows that are added up are held to the first, in nats, and rounded to multiples of the second.
@@ -38,6 +39,8 @@ class Tilt:
             theta, which must then be public and the offset 0.
         device: where theta is kept.
     """
+
+    _fused: FusedScore | None = None
 
     def __init__(
         self,
@@ -66,6 +69,10 @@ class Tilt:
             raise ValueError(argument_error("bounds", "be given where there is an offset", bounds))
         self.bounds = tilt_bounds(self.natural_params) if bounds is None else Bounds(*bounds)
         self._num_rows = num_rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what is derived from the networks."""
+        return {**self.__dict__, "_fused": None}
 
     def check_output(self, features: Tensor) -> None:
         """Raises if the statistics of one row are not as many as there are natural parameters."""
@@ -102,17 +109,43 @@ class Tilt:
 
         Of a batch, features have shape ``(..., k, d)``.
         """
+        if type(features) is Tensor:
+            return self._at(features)
         features, provenance = _extract_provenance(features)
-        tilt: Tensor = _track_provenance(self.of_scores(self.score(features)), provenance)
+        tilt: Tensor = _track_provenance(self._at(_plain(features)), provenance)
         return tilt
+
+    def added_to(self, base: BaseTerm, features: Tensor) -> Tensor:
+        """Returns the log-density that the tilt gives a base, one step of differentiation where that can be."""
+        return self._at(features, base) if type(features) is Tensor else base(self(features))
+
+    def _at(self, features: Tensor, base: BaseTerm | None = None) -> Tensor:
+        # Up to rounding that of score, which certificates and draws rest on.
+        if is_only_mapped() and self._fused_score() is not None:
+            tilt: Tensor = _over_maps(features, self)
+            return tilt if base is None else base(tilt)
+        return self._of_rows(features, base)
+
+    def _of_rows(self, features: Tensor, base: BaseTerm | None = None) -> Tensor:
+        fused = self._fused_score() if is_eager(features) else None
+        if fused is not None and fused.takes(features) and self._num_rows is None:
+            return fused(features, self._clip, base)
+        scores = fused(features) if fused is not None and fused.takes(features) else self.score(features)
+        return self.of_scores(scores) if base is None else base(self.of_scores(scores))
+
+    def _fused_score(self) -> FusedScore | None:
+        if self._fused is None or not self._fused.is_of(self.statistics):
+            self._fused = FusedScore.of(self.statistics, self.natural_params, self.score)
+        return self._fused
+
+    @property
+    def _clip(self) -> Clip:
+        return Clip(self.offset, *self.bounds, self.shrinkage)
 
     def of_scores(self, scores: Tensor) -> Tensor:
         """Returns f for scores of rows, of shape ``(...)``, or of the rows of batches, of shape ``(..., k)``."""
-        if self._num_rows is not None:
-            scores = sum_of_scores(scores)
-        # clip_score without its check for NaN, which a score never is.
-        tilt = (scores - self.offset).clamp(self.bounds.low, self.bounds.high)
-        return tilt if self.shrinkage == 1 else self.shrinkage * tilt
+        # Without a check for NaN, which a score never is.
+        return self._clip(scores if self._num_rows is None else sum_of_scores(scores))
 
 
 def sum_of_scores(scores: Tensor) -> Tensor:
@@ -130,6 +163,24 @@ def sum_of_scores(scores: Tensor) -> Tensor:
     return total + (plain - plain.detach())
 
 
+class _OverMaps(torch.autograd.Function):
+    """The tilt under ``torch.vmap``, without a gradient: of the rows of all maps at once."""
+
+    @staticmethod
+    def forward(features: Tensor, tilt: Tilt) -> Tensor:
+        return tilt._of_rows(features)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, None], features: Tensor, tilt: Tilt) -> tuple[Tensor, int]:
+        moved = features.movedim(cast("int", in_dims[0]), 0)
+        return cast("Tensor", _over_maps(moved, tilt)), 0
+
+
+_over_maps: Any = _OverMaps.apply
 _extract_provenance: Any = extract_provenance  # Pyro leaves these unannotated
 _track_provenance: Any = track_provenance
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -19,6 +17,7 @@ from pyro_mbde.density.base import PreparedBase, as_features, support_of
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.finite import enumerate_points
+from pyro_mbde.density.fused import BaseTerm
 from pyro_mbde.density.moments import Moments, TiltedMoments
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
@@ -28,38 +27,14 @@ from pyro_mbde.density.tilt import Tilt
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
 _jit: Any = torch.jit  # torch leaves it unannotated
 _Shape = torch.Size | list[int] | tuple[int, ...]
-#: In :func:`bases_alone`, the densities whose tilt was left out.
-_left_out: ContextVar[set[int] | None] = ContextVar("left_out", default=None)
-
-
-@contextmanager
-def bases_alone() -> Iterator[set[int]]:
-    """Makes log-densities those of the bases within the block, and yields the ids of densities that this changed.
-
-    It is what Hamiltonian kernels follow, on any model.
-    """
-    densities: set[int] = set()
-    token = _left_out.set(densities)
-    try:
-        yield densities
-    finally:
-        _left_out.reset(token)
-
-
-def leaves_tilt_out(density: object) -> bool:
-    """Returns whether the caller is in :func:`bases_alone`, and notes the density there."""
-    densities = _left_out.get()
-    if densities is None:
-        return False
-    densities.add(id(density))
-    return True
 
 
 class TiltedBase(TiltedMoments):
     r"""The density :math:`q_0 e^{f - \phi}` of a base, a tilt and its log-normaliser, without a guarantee."""
 
     has_rsample = False
-    _has_smooth_gradient = False
+    _has_smooth_gradient = False  # see with_smooth_gradient
+    _smooth_tilt: Callable[[Any, Tensor], Tensor] | None = None  # see smoothed
     arg_constraints = {"natural_params": constraints.real_vector}
 
     def __init__(
@@ -160,7 +135,7 @@ class TiltedBase(TiltedMoments):
         Returns:
             float64 tensor of shape ``(...)`` in [lo, hi], never NaN.
         """
-        return self._tilt(self._features(value))
+        return self._tilt(self.features(value))
 
     def accepted_tilt(self, value: Tensor) -> Tensor:
         """Returns f as draws are accepted by it: one function, to the last bit, of a row or batch, whatever is beside.
@@ -198,12 +173,13 @@ class TiltedBase(TiltedMoments):
     def _row_score(self, rows: Tensor) -> Tensor:
         return self._tilt.score(as_features(rows, self._row_base, self.dtype))
 
-    def _features(self, value: Tensor) -> Tensor:
+    def features(self, value: Tensor) -> Tensor:
+        """Returns what the networks see of values: shape ``(..., d)``, of a batch ``(..., k, d)``."""
         return as_features(value, self.base, self.dtype)
 
     def _row_features(self, value: Tensor) -> Tensor:
         """Features of all rows of values, shape ``(n, num_features)``."""
-        features = self._features(value)
+        features = self.features(value)
         return features.reshape(-1, features.shape[-1])
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -255,7 +231,8 @@ class TiltedBase(TiltedMoments):
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
-        total = _known(value.sum())  # where it is finite, so is all that it is of
+        numbers = value.detach() if value.requires_grad else value
+        total = _known(numbers.sum())  # where it is finite, so is all that it is of
         finite = total is not None and math.isfinite(total)
         return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
@@ -267,12 +244,15 @@ class TiltedBase(TiltedMoments):
             )
 
     def _log_density(self, value: Tensor) -> Tensor:
-        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
-        log_base = self.base.log_prob(value)
-        if leaves_tilt_out(self):
-            return log_base.to(self.dtype)
-        tilt = self.tilt(value.detach() if self._has_smooth_gradient else value)
-        return (log_base + (tilt - self.log_normalizer.value)).to(self.dtype)
+        """Returns the log-density of finite values in the support."""
+        if self._smooth_tilt is not None:
+            return (self.base.log_prob(value) + self._smooth_tilt(self, value)).to(self.dtype)
+        base = BaseTerm(self.base.log_prob(value), self.log_normalizer.value, self.dtype)
+        if self._has_smooth_gradient:
+            return base(self.tilt(value.detach()))
+        if type(self).tilt is TiltedBase.tilt:
+            return self._tilt.added_to(base, self.features(value))
+        return base(self.tilt(value))
 
     def with_smooth_gradient(self) -> Self:
         """Returns the same density, but with its base's gradient: for Pyro's own ``HMC`` and ``NUTS``.
@@ -303,6 +283,15 @@ class TiltedBase(TiltedMoments):
         """
         new = self.expand(self.batch_shape)
         new._has_smooth_gradient = True
+        return new
+
+    def smoothed(self, tilt: Callable[[Any, Tensor], Tensor]) -> Self:
+        """Returns a density whose log_prob has another tilt, a function of the density and a value, and no normaliser.
+
+        For Hamiltonian kernels to follow; not to draw from.
+        """
+        new = self.expand(self.batch_shape)
+        new._smooth_tilt = tilt
         return new
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ MIN_BFMI = 0.3
 _MIN_DRAWS = 4
 #: Share of a chain's values that others may have as well, by coincidence in float32, up to this many distinct values.
 _MAX_SHARED, _MAX_DISTINCT = 0.1, 500_000
+#: By how much acceptance rates with and without the tilts of densities have to differ for the report to name both.
+_CLEAR_DIFFERENCE = 0.1
 #: A chain whose mean acceptance probability is not above this accepted nothing.
 _MIN_ACCEPTANCE_RATE = 1e-6
 
@@ -100,7 +102,7 @@ def mixing_report(
         bfmi = _bfmi(chains)
         checks = [_check_draws(chains, parameters, fixed), *_check_rates(chains)]
         if chains.num_samples >= _MIN_DRAWS:
-            checks += [_check_rhat(summaries, parameters, chains.num_chains), _check_ess(summaries, chains.num_chains)]
+            checks += [_check_rhat(summaries, parameters, chains.num_chains), _check_ess(summaries, chains)]
         checks += [_check_bfmi(bfmi)] if bfmi else []
         if not isinstance(exact, str) and (not finite or chains.num_samples < _MIN_DRAWS):
             exact = "the chains' draws are too few or not all finite"
@@ -248,13 +250,33 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
         stuck = ~(rates > _MIN_ACCEPTANCE_RATE)
         reason = f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted"
         detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
+        if (by_tilt := _rejection_by_tilt(chains)) is not None:
+            detail += f"; by the base alone {by_tilt.smooth_rate:.2f}"
         yield Check("acceptance rate", detail, (reason,) if stuck.any() else ())
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{counted(int(counts.sum()), 'step')} diverged"
-        remedy = "the density bends too sharply there for the step size: raise target_accept_prob, or reparametrise"
-        reason = f"{steps}, in {_chains(counts)}: {remedy}"
+        bends = "the density bends too sharply there for the step size"
+        if "smooth_acceptance_rate" in chains.sample_stats:
+            bends = "the model, even without the tilt, bends too sharply there for the step size"
+        reason = f"{steps}, in {_chains(counts)}: {bends}: raise target_accept_prob, or reparametrise"
         yield Check("divergences", steps, (reason,) if counts.any() else ())
+
+
+class _Rates(NamedTuple):
+    """Mean acceptance rates of all chains: as they are, and as they would be by the base of each density alone."""
+
+    rate: float
+    smooth_rate: float
+
+
+def _rejection_by_tilt(chains: Chains) -> _Rates | None:
+    """Acceptance rates that the tilts of densities lower clearly; None where they do not, or that was not kept."""
+    if not {"acceptance_rate", "smooth_acceptance_rate"} <= set(chains.sample_stats):
+        return None
+    names = "acceptance_rate", "smooth_acceptance_rate"
+    rates = _Rates(*(float(chains.sample_stats[name].double().mean()) for name in names))
+    return rates if rates.smooth_rate - rates.rate > _CLEAR_DIFFERENCE else None
 
 
 def _bfmi(chains: Chains) -> tuple[float, ...]:
@@ -327,9 +349,9 @@ def _more(factor: float) -> str:
     return f"about {factor:,} times as many draws are needed"
 
 
-def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
+def _check_ess(summaries: Sequence[ParameterSummary], chains: Chains) -> Check:
     """Whether the draws are worth enough independent ones for the other statistics to be trusted."""
-    needed = MIN_ESS_PER_CHAIN * num_chains
+    needed = MIN_ESS_PER_CHAIN * chains.num_chains
     smallest = {item.name: min(item.ess_bulk, item.ess_tail) for item in summaries}
     failed = sorted((item for item in summaries if smallest[item.name] < needed), key=lambda item: smallest[item.name])
 
@@ -339,6 +361,10 @@ def _check_ess(summaries: Sequence[ParameterSummary], num_chains: int) -> Check:
         return f"{item.name}: {sizes}" + ("" if item.rhat >= _FAR_APART else f": {_more(needed / smallest[item.name])}")
 
     reasons = first_few(failed, reason, f"parameters with an ESS below {needed:,}")
+    by_tilt = _rejection_by_tilt(chains)
+    if failed and by_tilt is not None:
+        rates = f"the acceptance rate is {by_tilt.rate:.2f}, and by the base alone would be {by_tilt.smooth_rate:.2f}"
+        reasons.append(f"the density's tilt rejects proposals: {rates}. Smaller steps do not help, more draws do")
     worst = min(smallest, key=lambda name: (not math.isnan(smallest[name]), smallest[name]))
     detail = f"smallest {smallest[worst]:,.0f} ({worst}), {needed:,} needed"
     return Check("ESS", detail, (*reasons, *_missing("ESS", smallest)))

@@ -52,8 +52,10 @@ class Chains:
             unconstrained parameters, up to a constant; for the independence kernel, that of the draw itself),
             ``acceptance_rate`` (the acceptance probability of each proposal; where a bound can reject proposals early,
             an estimate that equals it on average: 0, or at least the probability), and, depending on the kernel,
-            ``step_size``, ``energy`` (at the start of the trajectory) and ``diverging`` (HMC and NUTS), or
-            ``total_variation`` (independence: a bound on the distance of the draw's law from the target).
+            ``step_size``; for HMC and NUTS ``smooth_acceptance_rate`` (what the rate would be if the energy that is
+            followed were the exact one), ``energy`` (at the start of the trajectory), ``diverging`` (whether the
+            energy that is followed went far off) and ``n_steps`` (leapfrog steps); for independence
+            ``total_variation``, a bound on the distance of the draw's law from the target.
         seeds: seed of each chain; a single seed where all chains are advanced together.
         warmup_steps: steps made before the kept draws, in which the kernel adapted.
         kernel: name of the kernel.

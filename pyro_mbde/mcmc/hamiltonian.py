@@ -103,6 +103,7 @@ class LockstepHMC(LockstepKernel):
             pooled,
         )
         self._smooth_potential_fn = smooth_potential_fn
+        self._may_not_vectorize = False
         self._length = check_number(
             "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
         )
@@ -110,6 +111,7 @@ class LockstepHMC(LockstepKernel):
 
     def _take(self, target: Target) -> None:
         self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_tilt else None
+        self._may_not_vectorize = not target.is_batched
 
     def _best(self, num_dims: int) -> tuple[float, float]:
         return 1.4 * num_dims**-0.25, 0.8
@@ -183,19 +185,26 @@ class LockstepHMC(LockstepKernel):
         return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
 
     def _follow(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the smooth energies of points and their gradients; +inf and 0 where they are not numbers."""
+        """Returns the smooth energies of points and their gradients; +inf and 0 where these are not numbers."""
         potential_fn = self._smooth_potential_fn or self._potential_fn
         assert potential_fn is not None  # set up
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
             energy = potential_fn(self._unflatten(leaf))
-            (gradient,) = torch.autograd.grad(energy.sum(), leaf)
+            is_flat = not energy.requires_grad  # as that of a uniform base
+            gradient = torch.zeros_like(leaf) if is_flat else torch.autograd.grad(energy.sum(), leaf)[0]
+        energy = energy.detach()
+        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
+        # An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
         usable = torch.isfinite(gradient).all(-1) & torch.isfinite(energy)
-        energy = torch.where(usable, energy.detach(), torch.inf)
         return energy, torch.where(usable.unsqueeze(-1), gradient, 0.0)
 
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
+        if self.num_chains == 1 and self._may_not_vectorize:  # as a model with discrete sites, or with branches
+            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[
+                :, None
+            ]
         new = points[1:].flatten(0, 1)
         energies = self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)
         return torch.cat([self._energy.unsqueeze(0), energies])

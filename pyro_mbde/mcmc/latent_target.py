@@ -13,7 +13,7 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.rectangles import normal_scores
 from pyro_mbde.density.row_batch import RowBatch
-from pyro_mbde.density.tilted import leaves_tilt_out
+from pyro_mbde.mcmc.smooth import are_energies_smooth
 from pyro_mbde.mcmc.target import Params, Target, check_not_batched, nan_text
 
 #: Draws of the base that are tried at once for a starting point.
@@ -87,7 +87,7 @@ class LatentTarget(Target):
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density, up to a constant; +inf where a predicate fails."""
         energy = self._energy_of_base(params)
-        if leaves_tilt_out(self) or (self._fitted is None and not self._columns.predicates):
+        if are_energies_smooth() or (self._fitted is None and not self._columns.predicates):
             return energy
         rows = self._rows(params["x"])
         if self._fitted is not None:

@@ -16,7 +16,7 @@ from torch.distributions.constraints import Constraint
 
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
-from pyro_mbde.density.tilted import bases_alone
+from pyro_mbde.mcmc.smooth import SmoothLatents
 from pyro_mbde.mcmc.target import Params, Potential, Target, check_not_circular, nan_text, spread_of, stack
 
 _initialize_model: Any = initialize_model  # Pyro leaves these unannotated
@@ -47,7 +47,9 @@ class ModelTarget(Target):
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._model, self._args, self._kwargs = model, args, kwargs
-        self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
+        smooth = SmoothLatents()
+        self._run = smooth(model)
+        self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(self._run))
         with seeded(0), pyro.validation_enabled(False):
             enumerated_energy, self._inverses, self._prototype = self._initialize()
             for name in self._inverses:
@@ -64,15 +66,14 @@ class ModelTarget(Target):
         # and which torch.vmap cannot vectorise.
         is_enumerated = any(site["fn"].has_enumerate_support for _, site in self._prototype.iter_stochastic_nodes())
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
-        with torch.no_grad(), pyro.validation_enabled(False), seeded(0), bases_alone() as left_out:
-            self._plain_energy({name: draws[0] for name, draws in prior.items()})
-        self.has_tilt = bool(left_out)
+        smooth.take({name: self._prototype.nodes[name]["fn"] for name in self._inverses})
+        self.has_tilt = bool(smooth.tilts)
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
         """Returns Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
         try:
             _, energy, inverses, prototype = _initialize_model(
-                self._model,
+                self._run,
                 model_args=self._args,
                 model_kwargs=self._kwargs,
                 max_plate_nesting=_plate_nesting(self._tracer.get_trace(*self._args, **self._kwargs)),
@@ -96,7 +97,7 @@ class ModelTarget(Target):
         return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in self._inverses.items()}
 
     def _conditioned_trace(self, values: Params) -> Any:
-        return _poutine.trace(_poutine.condition(self._model, values)).get_trace(*self._args, **self._kwargs)
+        return _poutine.trace(_poutine.condition(self._run, values)).get_trace(*self._args, **self._kwargs)
 
     def _conditioned_energy(self, points: Params) -> Tensor:
         """The potential energy of unconstrained points, for a model without discrete sites."""

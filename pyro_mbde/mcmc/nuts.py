@@ -15,6 +15,8 @@ from pyro_mbde.mcmc.target import Params, Potential, Target
 # Pyro leaves it unannotated. It keeps what is known of a step in private attributes, which is why the project names the
 # Pyro versions that it has been tested with.
 _NUTS: Any = NUTS
+#: Logarithm of the weight of a point that is never chosen.
+_LOWEST_LOG_WEIGHT = -1e30
 
 
 class _Followed:
@@ -114,7 +116,13 @@ class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
         error = float(kinetic + self.potential_fn.smooth_energy) - self._smooth_start
         rate = math.exp(-max(error, 0.0)) if error == error else 0.0
         self._smooth_rates.append(rate)
-        return tree._replace(sum_accept_probs=torch.as_tensor(rate, dtype=tree.sum_accept_probs.dtype))
+        # So do divergences: where a predicate fails, the exact energy is infinite, and the tree grows past it. Its
+        # weight there is finite, for the logarithm of a sum of two of them.
+        return tree._replace(
+            sum_accept_probs=torch.as_tensor(rate, dtype=tree.sum_accept_probs.dtype),
+            diverging=not error <= self._max_sliced_energy,
+            weight=tree.weight.clamp(min=_LOWEST_LOG_WEIGHT),
+        )
 
     def sample(self: Any, params: Params) -> Params:
         """Makes one step."""

@@ -51,13 +51,15 @@ def run_mcmc(
     """Runs Markov chains with Pyro's kernels, and with this library's kernels that have Pyro's interface.
 
     ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at a time
-    where there are several cores; the result does not depend on the number of cores. ``lockstep_random_walk`` and
-    ``independence`` advance all chains together in one tensor, which suits large numbers of chains.
+    where there are several cores; the result does not depend on the number of cores. ``lockstep_random_walk``,
+    ``lockstep_hmc`` and ``independence`` advance all chains together in one tensor, which suits large numbers of
+    chains. ``hmc``, ``lockstep_hmc`` and ``nuts`` follow the base of a density, or a smoother tilt, and choose by the
+    density itself: exact, without its steep gradients.
 
     Chains on a density start at draws of its base; chains on a model start at draws of its prior. They are sampled in
     coordinates in which the base, or the prior, has unit scale. Constrained sites are sampled in unconstrained
     coordinates, so that no mass is lost at an edge. (``independence`` samples in the density's own space.) Over a base
-    of columns of all kinds the random walks move the normal scores that rows are made from, and rows are returned.
+    of columns of all kinds chains move the normal scores that rows are made from, and rows are returned.
 
     Torch's generators are shared by all threads of a process: run chains in one thread at a time, or seeds will not
     reproduce.
@@ -70,8 +72,8 @@ def run_mcmc(
 
     Args:
         model: a distribution, sampled as site ``x``, or a Pyro model.
-        kernel: ``random_walk``, ``hmc``, ``nuts``, ``lockstep_random_walk`` (a density, or a model that ``torch.vmap``
-            can vectorise) or ``independence`` (only for a :class:`MollifiedExpFamily`).
+        kernel: ``random_walk``, ``hmc``, ``nuts``, ``lockstep_random_walk`` or ``lockstep_hmc`` (a density, or a model
+            that ``torch.vmap`` can vectorise), or ``independence`` (only for a :class:`MollifiedExpFamily`).
         num_samples: draws kept per chain, at least 1.
         warmup_steps: adaptation steps per chain before the kept draws, at least 0.
         num_chains: number of chains, at least 1.
@@ -89,14 +91,14 @@ def run_mcmc(
         :class:`~pyro_mbde.mcmc.chains.Chains`.
 
     Raises:
-        ValueError: the support is discrete, or restricted by predicates, and the kernel cannot sample it; no starting
-            point has a finite energy; or the energy is NaN at a point that is inside the supports and not extremely far
-            from the centre (the message names the site).
+        ValueError: the support is discrete, and the base is not one of columns; no starting point has a finite energy;
+            or the energy is NaN at a point that is inside the supports and not extremely far from the centre (the
+            message names the site).
         WorkerError: a worker process was killed.
 
     References:
-        Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987. Hoffman, Gelman. The No-U-Turn sampler. 2014.
-        Also the references of :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
+        Hoffman, Gelman. The No-U-Turn sampler. 2014. Also the references of :class:`LockstepHMC`,
+        :class:`LockstepRandomWalk` and :class:`IndependenceSampler`.
 
     Example:
         >>> import pyro.distributions as dist

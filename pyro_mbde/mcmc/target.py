@@ -16,7 +16,7 @@ from torch.distributions import Distribution, TransformedDistribution, biject_to
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws, reference_draws, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.density.tilted import bases_alone, leaves_tilt_out
+from pyro_mbde.mcmc.smooth import are_energies_smooth, smooth_energies
 
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
@@ -40,7 +40,7 @@ class Target(ABC):
         transforms: for each site, the bijection from its unconstrained coordinates to its support.
         spread: for each site, location and scale of its unconstrained coordinates.
         lower_bound_fn: a cheap lower bound of the potential energy; or ``None``.
-        has_tilt: whether a fitted density enters, so that smooth and exact energies differ.
+        has_tilt: whether the smooth energy (:mod:`~pyro_mbde.mcmc.smooth`) differs from the exact one.
     """
 
     is_batched: bool
@@ -71,13 +71,13 @@ class Target(ABC):
         return self._settle(self.raw_potential_fn(params), params)
 
     def smooth_potential_fn(self, params: Params) -> Tensor:
-        """Returns :meth:`potential_fn` with the base in place of each fitted density, which no network enters."""
-        with bases_alone():
+        """Returns the smooth energy of one point, as :mod:`~pyro_mbde.mcmc.smooth` describes it."""
+        with smooth_energies():
             return self.potential_fn(params)
 
     def batched_smooth_potential_fn(self, params: Params) -> Tensor:
-        """Returns :meth:`batched_potential_fn` with the base in place of each fitted density."""
-        with bases_alone():
+        """Returns the smooth energies of ``num_chains`` points."""
+        with smooth_energies():
             return self.batched_potential_fn(params)
 
     def batched_potential_fn(self, params: Params) -> Tensor:
@@ -146,12 +146,18 @@ class Target(ABC):
             return -torch.stack([self.potential_fn(point) for point in points])
 
     def _settle(self, energy: Tensor, params: Params) -> Tensor:
-        """Turns NaN into +inf far from the centre and outside the supports, where rounding causes it; or raises."""
-        wrong = torch.isnan(energy)
+        """Turns NaN and -inf into +inf far from the centre and outside the supports, where rounding causes them.
+
+        Raises for NaN elsewhere. A chain that reached an energy of -inf would stay there: a value that rounds to the
+        edge of its support may have an infinite density.
+        """
+        wrong = torch.isnan(energy) | (energy == -math.inf)
         if not bool(wrong.any()):
             return energy
         with torch.no_grad():
             near = wrong & self._near(params, energy.shape)
+            wrong = wrong & ~near
+            near = near & torch.isnan(energy)
             if bool(near.any()):
                 first = near.nonzero()[0].tolist()  # the index of a chain; empty for one point
                 raise ValueError(self.nan_message({name: value.detach()[(*first,)] for name, value in params.items()}))
@@ -253,7 +259,7 @@ class DensityTarget(Target):
         """Returns the negative log-density without the log-normaliser of a fitted density."""
         # The transform maps into the support, so the checks in a fitted density's log_prob are not needed.
         value, log_prob = self._log_base(params)
-        if self._fitted is None or leaves_tilt_out(self._fitted):
+        if self._fitted is None or are_energies_smooth():
             return -log_prob
         return -(log_prob + self._fitted.tilt(value).to(value))
 

@@ -156,7 +156,8 @@ def test_torch_export(base: Prior) -> None:
 
     value = 2 * torch.rand(7, 2) - 0.8  # some outside the box
     exported = torch.export.export(LogProb(), (value,), strict=False)
-    assert torch.equal(exported.module()(value), q.log_prob(value))
+    # what is traced goes through the networks, in another order
+    torch.testing.assert_close(exported.module()(value), q.log_prob(value), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
@@ -183,7 +184,8 @@ def test_torch_export_over_columns(name: str) -> None:
     value = q.base.sample((7,))
     value[0, 0] += 1.7  # out of the support
     exported = torch.export.export(LogProb(), (value,), strict=False)
-    assert torch.equal(exported.module()(value), q.log_prob(value))
+    # what is traced goes through the networks, in another order
+    torch.testing.assert_close(exported.module()(value), q.log_prob(value), rtol=1e-5, atol=1e-5)
 
 
 def test_torch_compile() -> None:

@@ -20,6 +20,7 @@ NUM_SAMPLES = {
     "lockstep_random_walk": {"hierarchy": 8000, "default": 4000},
     "hmc": {"hierarchy": 800, "default": 400},
     "nuts": {"hierarchy": 800, "default": 400},
+    "lockstep_hmc": {"hierarchy": 2000, "default": 800},
     "independence": {"default": 1000},
 }
 SLOW = {
@@ -31,6 +32,7 @@ SLOW = {
     ("hmc", "skewed rate"),
     ("hmc", "density itself"),
     ("lockstep_random_walk", "normal mean"),
+    ("lockstep_hmc", "normal mean"),
     ("nuts", "normal mean"),
     ("nuts", "skewed rate"),
     ("hmc", "on a box"),
@@ -38,14 +40,14 @@ SLOW = {
     ("nuts", "density itself"),
     *((kernel, "hierarchy") for kernel in KERNELS),
 }
-#: Of which many more chains of this kernel are below.
+#: Of which many more chains of the lockstep kernels are below.
 MANY = ("skewed rate", "on a box", "density itself")
 CASES = [
     pytest.param(kernel, problem, marks=[pytest.mark.slow] if (kernel, problem) in SLOW else [])
     for kernel in KERNELS
     for problem in PROBLEMS
     if (kernel != "independence" or problem == "density itself")
-    and (kernel != "lockstep_random_walk" or problem not in MANY)
+    and (not kernel.startswith("lockstep") or problem not in MANY)
 ]
 
 
@@ -75,10 +77,12 @@ def test_means_and_quantiles(kernel: str, name: str) -> None:
     ("name", "num_chains"),
     [("density itself", 512), *(pytest.param(name, 1024, marks=pytest.mark.slow) for name in MANY)],
 )
-def test_many_chains_have_no_bias(name: str, num_chains: int) -> None:
+@pytest.mark.parametrize("kernel", ["lockstep_random_walk", "lockstep_hmc"])
+def test_many_chains_have_no_bias(kernel: str, name: str, num_chains: int) -> None:
     """Two hundred thousand draws or so, effectively: shares below the true quantiles, to half a per cent."""
     problem = PROBLEMS[name](400)
-    chains = run_mcmc(problem.model, "lockstep_random_walk", 1500, 300, num_chains=num_chains, seed=0, progress=False)
+    num_samples = 1500 if kernel == "lockstep_random_walk" else 300
+    chains = run_mcmc(problem.model, kernel, num_samples, 300, num_chains=num_chains, seed=0, progress=False)
     for parameter, truth in problem.truths.items():
         draws = torch.tensor(scalar_parameters(chains)[parameter])
         for level, quantile in zip(LEVELS, truth.quantiles, strict=True):

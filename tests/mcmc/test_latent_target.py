@@ -65,19 +65,26 @@ def effective_size(values: Tensor) -> float:
     return float(arviz.ess(chains.to_arviz(), method="mean")["v"])
 
 
+#: Number of chains and of draws of each, by kernel.
+RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 120), "hmc": (2, 1500), "nuts": (2, 1500)}
+QUICK = {("lockstep_random_walk", "columns"), ("lockstep_random_walk", "columns-finite-both")}
+QUICK |= {("lockstep_hmc", "columns-restricted")}
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("kernel", "name"),
     [
-        "columns",
-        pytest.param("columns-restricted", marks=pytest.mark.slow),
-        "columns-finite-both",
-        pytest.param("batch-columns", marks=pytest.mark.slow),
+        pytest.param(kernel, name, marks=[] if (kernel, name) in QUICK else [pytest.mark.slow])
+        for kernel in RUNS
+        for name in ("columns", "columns-restricted", "columns-finite-both", "batch-columns")
+        if kernel.startswith("lockstep") or name in ("columns", "columns-restricted")
     ],
 )
-def test_chains_agree_with_exact_draws(name: str) -> None:
+def test_chains_agree_with_exact_draws(kernel: str, name: str) -> None:
     """Share of each value, or below each quartile, within the error that the effective number of draws leaves."""
     density = make_density(ALL[name](), epsilon=3.0)
-    chains = run_mcmc(density, "lockstep_random_walk", 1000, 300, num_chains=32, seed=0, progress=False)
+    num_chains, num_samples = RUNS[kernel]
+    chains = run_mcmc(density, kernel, num_samples, 300, num_chains=num_chains, seed=0, progress=False)
     exact = Chains({"x": density.sample((1, 40_000))}, {}, (0,), 0, "exact")
     theirs = scalar_parameters(exact)
     for parameter, drawn in scalar_parameters(chains).items():
@@ -101,6 +108,9 @@ def test_chains_agree_with_exact_draws(name: str) -> None:
     [
         pytest.param("random_walk", marks=pytest.mark.slow),
         "lockstep_random_walk",
+        "lockstep_hmc",
+        pytest.param("hmc", marks=pytest.mark.slow),
+        pytest.param("nuts", marks=pytest.mark.slow),
         pytest.param("independence", marks=pytest.mark.slow),
     ],
 )
@@ -130,22 +140,16 @@ def test_values_to_start_from() -> None:
         run_mcmc(density, "lockstep_random_walk", 1, 0, initial_values={"x": wrong}, **options)
 
 
-@pytest.mark.parametrize("kernel", ["hmc", "nuts"])
-@pytest.mark.parametrize("name", ["columns", "columns-finite", "columns-real-restricted", "batch-columns"])
-def test_gradients_are_refused_with_the_way_out(kernel: str, name: str) -> None:
-    density = make_density(ALL[name]())
-    with pytest.raises(ValueError, match=f"for {kernel}, got model=.*Use lockstep_random_walk, random_walk or indepe"):
-        run_mcmc(density, kernel, 10, progress=False)
-
-
 def test_numbers_alone_are_sampled_by_gradients() -> None:
     density = make_density(BASES["columns-real"](), link="tanh", gain=1.0)
     chains = run_mcmc(density, "nuts", 20, 20, num_chains=1, seed=0, progress=False)
     assert bool(density.support.check(chains.draws["x"]).all())
 
 
-def test_a_base_is_sampled_too() -> None:
-    chains = run_mcmc(BASES["columns"](), "lockstep_random_walk", 600, 300, 16, seed=0, progress=False)
+@pytest.mark.parametrize("kernel", ["lockstep_random_walk", "lockstep_hmc"])
+def test_a_base_is_sampled_too(kernel: str) -> None:
+    num_samples = 150 if kernel == "lockstep_hmc" else 600
+    chains = run_mcmc(BASES["columns-restricted"](), kernel, num_samples, 300, 16, seed=0, progress=False)
     assert mixing_report(chains).checks[-1].outcome == "ok"
 
 

@@ -95,8 +95,8 @@ def test_tiny_runs(skewed: MollifiedExpFamily, kernel: str, num_samples: int) ->
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_sample_stats(skewed: MollifiedExpFamily, kernel: str) -> None:
     chains = run_mcmc(skewed, kernel, 50, warmup_steps=50, num_chains=2, seed=1, progress=False)
-    own = {"independence": {"total_variation"}, "hmc": {"step_size", "energy", "diverging"}}
-    own["nuts"] = own["hmc"]
+    followed = {"step_size", "smooth_acceptance_rate", "energy", "diverging", "n_steps"}
+    own = {"independence": {"total_variation"}, **dict.fromkeys(("hmc", "nuts", "lockstep_hmc"), followed)}
     assert set(chains.sample_stats) == {"lp", "acceptance_rate"} | own.get(kernel, {"step_size"})
     assert all(value.shape == (2, 50) for value in chains.sample_stats.values())
     rate = chains.sample_stats["acceptance_rate"]
@@ -167,7 +167,7 @@ def test_an_interrupt_in_warmup_changes_nothing(kernel: str) -> None:
     assert torch.distributions.Distribution._validate_args
 
 
-@pytest.mark.parametrize("kernel", ["random_walk", "lockstep_random_walk", "independence"])
+@pytest.mark.parametrize("kernel", ["random_walk", "hmc", "lockstep_random_walk", "lockstep_hmc", "independence"])
 def test_an_interrupt_returns_what_was_drawn(kernel: str) -> None:
     statistics = Interrupting(1000)
     density = MollifiedExpFamily(normal(2), statistics, torch.tensor([0.1]), 0.0)
@@ -224,8 +224,8 @@ def test_chains_start_where_they_are_told(kernel: str) -> None:
     density = make_density(box, link="tanh")
     starts = torch.tensor([[0.5, 11.0], [0.9, 29.0], [0.1, 20.0]])
     options: dict[str, object] = {"adapt_step_size": False}
-    options |= {"init_step_size": 1e-4} if "walk" in kernel else {"step_size": 1e-4}
-    options |= {"hmc": {"num_steps": 1}, "nuts": {"max_tree_depth": 1}}.get(kernel, {})
+    options |= {"step_size": 1e-4, "max_tree_depth": 1} if kernel == "nuts" else {"init_step_size": 1e-4}
+    options |= {"num_steps": 1} if "hmc" in kernel else {}
     chains = run_mcmc(
         density, kernel, 1, 0, 3, seed=0, progress=False, initial_values={"x": starts}, kernel_options=options
     )
@@ -260,7 +260,7 @@ def test_starts_that_are_refused(kernel: str, values: dict[str, torch.Tensor], m
         run_mcmc(make_density(box), kernel, 5, 5, 2, progress=False, initial_values=values)
 
 
-@pytest.mark.parametrize("kernel", ["random_walk", "hmc", "nuts", "lockstep_random_walk"])
+@pytest.mark.parametrize("kernel", ["random_walk", "hmc", "nuts", "lockstep_random_walk", "lockstep_hmc"])
 def test_nan_energy_is_an_error_that_names_the_site(kernel: str) -> None:
     def model() -> None:
         depth = pyro.sample("depth", dist.Normal(0.0, 1.0))
@@ -281,6 +281,7 @@ def test_nan_energy_is_an_error_that_names_the_site(kernel: str) -> None:
         pytest.param("hmc", marks=pytest.mark.slow),
         pytest.param("nuts", marks=pytest.mark.slow),
         "lockstep_random_walk",
+        "lockstep_hmc",
     ],
 )
 def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
@@ -294,7 +295,8 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
             return math.log(2) * (20 * (where[..., :1] - 0.9)).tanh()
 
     density = MollifiedExpFamily.normalized(box, Faces(), torch.tensor([2.0]))
-    num_chains, num_samples = (32, 1500) if kernel.startswith("lock") else (2, 4000 if kernel == "random_walk" else 700)
+    num_chains = 32 if kernel.startswith("lockstep") else 2
+    num_samples = {"random_walk": 4000, "lockstep_random_walk": 1500, "lockstep_hmc": 200}.get(kernel, 700)
     chains = run_mcmc(density, kernel, num_samples, 300, num_chains, seed=2, progress=False)
     where = (chains.draws["x"] - low) / width
     exact = (density.sample((100_000,)) - low) / width
@@ -310,7 +312,11 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
-        ({"kernel": "gibbs"}, ValueError, "kernel must be one of random_walk, hmc, nuts, lockstep_random_walk, indep"),
+        (
+            {"kernel": "gibbs"},
+            ValueError,
+            "kernel must be one of random_walk, hmc, nuts, lockstep_random_walk, lockstep_hm",
+        ),
         ({"num_samples": 0}, ValueError, "num_samples must be at least 1"),
         ({"warmup_steps": -1}, ValueError, "warmup_steps must be at least 0"),
         ({"num_chains": 0}, ValueError, "num_chains must be at least 1"),
@@ -358,23 +364,13 @@ def test_a_distribution_of_torch_itself() -> None:
     assert float(chains.draws["x"].mean()) == pytest.approx(1.0, abs=0.3)
 
 
-def test_hmc_makes_as_many_steps_as_it_is_told() -> None:
-    count = [0]
-
-    class Counting(torch.nn.Module):
-        def forward(self, value: torch.Tensor) -> torch.Tensor:
-            count[0] += 1
-            return value[..., :1]
-
-    density = MollifiedExpFamily(normal(2), Counting(), torch.tensor([0.1]), 0.0)
-    evaluations = {}
+@pytest.mark.parametrize("kernel", ["hmc", "lockstep_hmc"])
+def test_hmc_makes_as_many_steps_as_it_is_told(skewed: MollifiedExpFamily, kernel: str) -> None:
     for num_steps in (1, 5):
-        density.statistics.forward = Counting().forward  # type: ignore[method-assign]
-        count[0] = 0
-        options = {"num_steps": num_steps, "adapt_step_size": False, "step_size": 0.1}
-        run_mcmc(density, "hmc", 10, 0, 1, seed=0, progress=False, kernel_options=options, num_workers=1)
-        evaluations[num_steps] = count[0]
-    assert evaluations[5] - evaluations[1] == 10 * 4
+        options = {"num_steps": num_steps, "adapt_step_size": False, "init_step_size": 0.1}
+        chains = run_mcmc(skewed, kernel, 40, 0, 1, seed=0, progress=False, kernel_options=options, num_workers=1)
+        made = set(chains.sample_stats["n_steps"].flatten().tolist())
+        assert made == set(range(1, 2 * num_steps))  # uniform, of mean num_steps
 
 
 def test_chains_are_resumed_on_their_own_target_alone(skewed: MollifiedExpFamily) -> None:

@@ -133,6 +133,24 @@ def divergences() -> Chains:
     return by_hand(torch.randn(SHAPE), diverging=diverging)
 
 
+def followed(
+    rate: float, smooth_rate: float | None, draws: torch.Tensor | None = None, **stats: torch.Tensor
+) -> Chains:
+    """Chains of a Hamiltonian kernel with these mean acceptance rates; without the second, as of an older version."""
+    rates = {"acceptance_rate": rate} | ({} if smooth_rate is None else {"smooth_acceptance_rate": smooth_rate})
+    spread = torch.linspace(-0.05, 0.05, SHAPE[0])[:, None].expand(SHAPE)
+    stats = {name: value + spread for name, value in rates.items()} | stats
+    return by_hand(torch.randn(SHAPE) if draws is None else draws, **stats)
+
+
+def rejected_by_the_tilt() -> Chains:
+    return followed(0.3, 0.81, autoregressive(0.98, *SHAPE, 1)[..., 0])
+
+
+def diverging_without_the_tilt() -> Chains:
+    return followed(0.3, 0.35, diverging=divergences().sample_stats["diverging"])
+
+
 def slow_energy() -> Chains:
     energy = torch.randn(SHAPE)
     energy[2] = autoregressive(0.95, 1, 1000, 1)[0, :, 0]
@@ -164,6 +182,15 @@ GALLERY: list[tuple[Callable[[], Chains], str]] = [
     (same_draws, "chains 1, 3: equal draws"),
     (no_acceptance, "chain 2: acceptance rate zero"),
     (divergences, "3 steps diverged, in chains 1, 3"),
+    (rejected_by_the_tilt, r"x: bulk ESS \d+ and tail ESS \d+, 400 needed: about [\d.]+ times as many draws"),
+    (
+        rejected_by_the_tilt,
+        r"the density's tilt rejects proposals: .* 0.30, and .* 0.81. Smaller steps do not help, more",
+    ),
+    (
+        diverging_without_the_tilt,
+        "3 steps diverged, in chains 1, 3: the model, even without the tilt, bends too sharply",
+    ),
     (slow_energy, r"chain 2: E-BFMI 0\.\d\d is not 0.3 or more"),
     (constant_energy, "chains 0, 1, 2 and 1 more: E-BFMI nan"),
 ]
