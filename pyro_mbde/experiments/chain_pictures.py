@@ -54,11 +54,11 @@ def plot_chains(summaries: Sequence[dict[str, Any]]) -> Figure:
             axis.axhline(level, color=INK, linewidth=0.8, zorder=0)
             axis.annotate(
                 text,
-                (0.01, level),
+                (1, level),
                 xycoords=("axes fraction", "data"),
-                xytext=(0, 2),
-                va="bottom",
+                xytext=(3, 0),
                 textcoords="offset points",
+                va="center",
                 fontsize=7,
                 color=INK,
             )
