@@ -21,14 +21,13 @@ from pyro_mbde.density.clipped_ratio import ClippedRatio
 from pyro_mbde.density.kinds_of_statistics import is_own
 from pyro_mbde.density.statistics import ACTIVATIONS, BoundedClassifiers, bound_logits, log_2_below
 
-#: Rows evaluated at a time by each thread: what lies between two layers stays in the processor's cache.
+#: Rows evaluated at a time by each thread: intermediate activations stay in the processor's cache.
 CHUNK_ROWS = 512
 #: Scales that weights may be divided by in place of rows, and locations, in units of them, that biases may hold: within
 #: them that changes the last digits of a float32 only.
 _MIN_SCALE, _MAX_SCALE, _MAX_LOCATION = 2.0**-20, 2.0**20, 8.0
 
 _jit: Any = torch.jit  # torch leaves these unannotated
-_functorch: Any = torch._C._functorch
 _aten: Any = torch.ops.aten
 _threshold_backward, _hardtanh_backward = _aten.threshold_backward.default, _aten.hardtanh_backward.default
 _tanh_backward, _silu_backward = _aten.tanh_backward.default, _aten.silu_backward.default
@@ -59,27 +58,37 @@ class _Layer(NamedTuple):
 
 
 def is_eager(rows: Tensor) -> bool:
-    """Whether rows are numbers at hand: nothing that is traced, mapped over, watched or computed in another type."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(rows) is Tensor
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
-        and forward_ad._current_level < 0
-        and not _jit.is_tracing()
-        and not torch.is_autocast_enabled("cpu")
-    )
+    """Returns whether rows are an ordinary tensor: not traced, under torch.func, in forward mode or in autocast.
+
+    Where torch has no such interface, False: the networks themselves are always right.
+    """
+    try:
+        return (
+            not torch.compiler.is_compiling()
+            and type(rows) is Tensor
+            and not torch._C._are_functorch_transforms_active()
+            and not torch._C._len_torch_dispatch_stack()
+            and forward_ad._current_level < 0
+            and not _jit.is_tracing()
+            and not torch.is_autocast_enabled("cpu")
+        )
+    except (AttributeError, TypeError):
+        return False
 
 
 def is_only_mapped() -> bool:
-    """Whether the caller is mapped over by ``torch.vmap`` and nothing else, and no gradient is asked for."""
-    return (
-        torch._C._are_functorch_transforms_active()
-        and not torch.is_grad_enabled()
-        and forward_ad._current_level < 0
-        and not torch.compiler.is_compiling()
-        and all(level.key() == _functorch.TransformType.Vmap for level in _functorch.get_interpreter_stack())
-    )
+    """Returns whether the caller is under ``torch.vmap`` alone, with gradients off; False where torch cannot tell."""
+    try:
+        functorch: Any = torch._C._functorch
+        return (
+            torch._C._are_functorch_transforms_active()
+            and not torch.is_grad_enabled()
+            and forward_ad._current_level < 0
+            and not torch.compiler.is_compiling()
+            and all(level.key() == functorch.TransformType.Vmap for level in functorch.get_interpreter_stack())
+        )
+    except (AttributeError, TypeError):
+        return False
 
 
 class Clip(NamedTuple):
@@ -92,28 +101,8 @@ class Clip(NamedTuple):
 
     def __call__(self, scores: Tensor) -> Tensor:
         """Returns the tilt, of the shape and type of the scores."""
-        # Where it does not change a bit: a score of -0.0 less an offset of -0.0 is 0.0.
-        is_zero = self.offset == 0 and math.copysign(1.0, self.offset) > 0
-        tilt = (scores if is_zero else scores - self.offset).clamp(self.low, self.high)
+        tilt = (scores - self.offset).clamp(self.low, self.high)
         return tilt if self.shrinkage == 1 else self.shrinkage * tilt
-
-
-class BaseTerm(NamedTuple):
-    """What is made of a tilt: the log-density of a tilted base.
-
-    Attributes:
-        log_prob: of the base.
-        log_normalizer: of the tilt.
-        dtype: of the result.
-    """
-
-    log_prob: Tensor
-    log_normalizer: float
-    dtype: torch.dtype
-
-    def __call__(self, tilt: Tensor) -> Tensor:
-        """Returns the log-density, added up in float64, as the tilt is."""
-        return (self.log_prob + (tilt - self.log_normalizer)).to(self.dtype)
 
 
 class FusedScore:
@@ -139,8 +128,8 @@ class FusedScore:
         networks = _networks_of(statistics)
         self._statistics, self._networks, self._natural_params = statistics, networks, natural_params
         self.plain_score = plain_score
-        self._sources = [*networks.parameters(), *networks.buffers()]
-        self._versions = self._current_versions()
+        self._state = _state_of(statistics, natural_params)
+        self._sources = _tensors_of(networks)  # kept alive, so that no other tensor takes their identity
         self.dtype, self._device = networks.loc.dtype, networks.loc.device
         self._activation = ACTIVATIONS[networks.activation]
         self._derivative = _DERIVATIVES[networks.activation]
@@ -155,7 +144,7 @@ class FusedScore:
     @classmethod
     def of(cls, statistics: nn.Module, natural_params: Tensor, plain_score: Callable[[Tensor], Tensor]) -> Self | None:
         """Returns the score of statistics; None of a user's module, one with hooks, or one on a GPU."""
-        if not is_own(statistics) or _is_watched(statistics) or _is_watched(_networks_of(statistics)):
+        if not is_own(statistics) or _has_hooks(statistics) or _has_hooks(_networks_of(statistics)):
             return None
         tensors = [*statistics.parameters(), *statistics.buffers()]
         usable = all(
@@ -174,8 +163,10 @@ class FusedScore:
         self._shape = networks.num_classifiers, 2 * num_frequencies, weight.shape[-1]
         shifts = frequencies.new_zeros(len(frequencies), 1, 2 * num_frequencies)
         shifts[..., num_frequencies:] = math.pi / 2
-        first = torch.cat([_beside(torch.cat([frequencies, frequencies], -1)), _beside(weight[:, :dims])], 1)
-        first_bias = torch.cat([_beside(shifts), _beside(bias)], 1)[0]
+        first = torch.cat(
+            [_side_by_side(torch.cat([frequencies, frequencies], -1)), _side_by_side(weight[:, :dims])], 1
+        )
+        first_bias = torch.cat([_side_by_side(shifts), _side_by_side(bias)], 1)[0]
         self._loc, self._scale = _unless_all(networks.loc, 0.0), _unless_all(networks.scale, 1.0)
         if self._scale is not None and bool(((self._scale >= _MIN_SCALE) & (self._scale <= _MAX_SCALE)).all()):
             first, self._scale = (first.double() / self._scale.double().unsqueeze(-1)).to(first), None
@@ -203,44 +194,41 @@ class FusedScore:
             self._factor = theta / ratio.theta
             self._bound, self._is_plain = abs(theta) * LOG_2, ratio.shift == 0 and self._factor == 1
 
-    def is_of(self, statistics: nn.Module) -> bool:
-        """Whether this is the score of a module as it is now: the same one, unchanged and without hooks."""
+    def is_of(self, statistics: nn.Module, natural_params: Tensor) -> bool:
+        """Returns whether this is the score of these as they are now: the same ones, unchanged and without hooks.
+
+        A number that is written past torch, through ``.data`` or NumPy, is not noticed.
+        """
         return (
             self._statistics is statistics
-            and not _is_watched(statistics)
-            and (self._ratio is None or not _is_watched(self._networks))
-            and self._current_versions() == self._versions
+            and not _has_hooks(statistics)
+            and (self._ratio is None or not _has_hooks(self._networks))
+            and _state_of(statistics, natural_params) == self._state
         )
-
-    def _current_versions(self) -> list[int]:
-        """What changes where numbers are written into a tensor, and where it is given other memory."""
-        return [*map(_version_of, self._sources), *map(_address_of, self._sources)]
 
     def takes(self, rows: Tensor) -> bool:
         """Whether rows are of the networks' type, on their device."""
         return rows.dtype == self.dtype and rows.device == self._device
 
-    def __call__(self, rows: Tensor, clip: Clip | None = None, base: BaseTerm | None = None) -> Tensor:
+    def __call__(self, rows: Tensor, clip: Clip | None = None) -> Tensor:
         """Returns the score, float64 of shape ``(...)``, never NaN, for rows of shape ``(..., d)``; clipped if asked.
 
         Args:
             rows: that this :meth:`takes`.
             clip: what to make of the scores.
-            base: what to add the clipped scores to.
         """
         if rows.requires_grad and torch.is_grad_enabled():
-            return cast("Tensor", _with_gradient(rows, None if base is None else base.log_prob, self, clip, base))
-        return _finished(self.evaluate(rows, with_gradient=False)[0], clip, base)
+            return cast("Tensor", _with_gradient(rows, self, clip))
+        return _clipped(self.evaluate(rows, with_gradient=False)[0], clip)
 
     def evaluate(self, rows: Tensor, *, with_gradient: bool) -> tuple[Tensor, Tensor | None]:
         """Returns the scores of rows, and their gradients if they are asked for, of the shape of the rows."""
         flat = rows if rows.dim() == 2 else rows.reshape(-1, rows.shape[-1])
-        if len(flat) <= CHUNK_ROWS:
+        chunks = torch.split(flat, CHUNK_ROWS * torch.get_num_threads())
+        if len(chunks) == 1:
             scores, gradient = self._evaluate(flat, with_gradient)
         else:
-            parts = [
-                self._evaluate(part, with_gradient) for part in torch.split(flat, CHUNK_ROWS * torch.get_num_threads())
-            ]
+            parts = [self._evaluate(chunk, with_gradient) for chunk in chunks]
             scores = torch.cat([score for score, _ in parts])
             gradient = torch.cat([cast("Tensor", slope) for _, slope in parts]) if with_gradient else None
         if rows.dim() == 2:
@@ -301,44 +289,53 @@ class FusedScore:
 
 
 class _ScoreWithGradient(torch.autograd.Function):
-    """The score of rows, clipped and added to the base's log-density or not, whose gradient is computed with it."""
+    """The score of rows, clipped or not, whose gradient is computed with it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, log_prob: Tensor | None, fused: FusedScore, clip: Clip | None, base: BaseTerm | None
-    ) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, fused: FusedScore, clip: Clip | None) -> Tensor:
         scores, ctx.gradient = fused.evaluate(rows, with_gradient=True)
         ctx.save_for_backward(rows)
-        ctx.clip, ctx.plain_score, ctx.has_base = clip, fused.plain_score, base is not None
+        ctx.clip, ctx.plain_score = clip, fused.plain_score
         ctx.scores = None if clip is None else scores  # the result itself would keep its graph alive
-        return _finished(scores, clip, base)
+        return _clipped(scores, clip)
 
     @staticmethod
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
-        clip, of_base = ctx.clip, slopes if ctx.has_base else None
+        clip = ctx.clip
         if torch.is_grad_enabled():  # the gradient is to be differentiated
             (rows,) = ctx.saved_tensors
-            scores = _finished(ctx.plain_score(rows), clip, None)
+            scores = _clipped(ctx.plain_score(rows), clip)
             (gradient,) = torch.autograd.grad(scores, rows, slopes.to(scores.dtype), create_graph=True)
-            return gradient, of_base, None, None, None
+            return gradient, None, None
         if clip is not None:
             scores = ctx.scores.to(slopes.dtype)
             slopes = _hardtanh_backward(slopes, scores, clip.low + clip.offset, clip.high + clip.offset)
             slopes = slopes if clip.shrinkage == 1 else clip.shrinkage * slopes
-        return slopes.to(ctx.gradient.dtype).unsqueeze(-1) * ctx.gradient, of_base, None, None, None
+        return slopes.to(ctx.gradient.dtype).unsqueeze(-1) * ctx.gradient, None, None
 
 
-def _finished(scores: Tensor, clip: Clip | None, base: BaseTerm | None) -> Tensor:
-    tilt = scores if clip is None else clip(scores)
-    return tilt if base is None else base(tilt)
+_with_gradient: Any = _ScoreWithGradient.apply
 
 
-#: Without the part of torch's ``apply`` that is for transforms of functions, which is_eager rules out.
-_with_gradient: Any = super(torch.autograd.Function, _ScoreWithGradient).apply
+def _clipped(scores: Tensor, clip: Clip | None) -> Tensor:
+    return scores if clip is None else clip(scores)
 
 
-def _beside(tensor: Tensor) -> Tensor:
-    """(T, in, out) as (in, T * out): what each network makes of the same rows, side by side."""
+def _tensors_of(networks: BoundedClassifiers) -> list[Any]:
+    """The tensors of networks, looked up where torch keeps them: a walk through modules takes as long as a row."""
+    buffers, weights, biases = networks._buffers, networks.weights._parameters, networks.biases._parameters
+    return [*buffers.values(), *weights.values(), *biases.values()]
+
+
+def _state_of(statistics: nn.Module, natural_params: Tensor) -> tuple[Any, ...]:
+    """What changes where a number of the score is written, or one of its tensors is given other memory or replaced."""
+    tensors = [*_tensors_of(_networks_of(statistics)), natural_params]
+    numbers = (statistics.shift, statistics.theta) if isinstance(statistics, ClippedRatio) else ()
+    return (*map(id, tensors), *map(_version_of, tensors), *map(_address_of, tensors), *numbers)
+
+
+def _side_by_side(tensor: Tensor) -> Tensor:
+    """Returns (T, in, out) as (in, T * out): the networks' columns for the same rows."""
     return tensor.transpose(0, 1).reshape(tensor.shape[1], -1)
 
 
@@ -346,7 +343,7 @@ def _networks_of(statistics: nn.Module) -> BoundedClassifiers:
     return cast("BoundedClassifiers", statistics.networks if isinstance(statistics, ClippedRatio) else statistics)
 
 
-def _is_watched(module: nn.Module) -> bool:
+def _has_hooks(module: nn.Module) -> bool:
     """Whether calling a module does more than its class says."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks) or (
         "forward" in module.__dict__

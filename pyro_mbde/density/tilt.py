@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 from pyro_mbde._checks import argument_error, check_number
 from pyro_mbde._torch_state import with_gradients
 from pyro_mbde.density.bounds import LOG_2, Bounds, tilt_bounds
-from pyro_mbde.density.fused import BaseTerm, Clip, FusedScore, is_eager, is_only_mapped
+from pyro_mbde.density.fused import Clip, FusedScore, is_eager, is_only_mapped
 from pyro_mbde.density.kinds_of_statistics import with_public_weights
 
 #: Scores of rows that are added up are held to the first, in nats, and rounded to multiples of the second.
@@ -115,26 +115,22 @@ class Tilt:
         tilt: Tensor = _track_provenance(self._at(_plain(features)), provenance)
         return tilt
 
-    def added_to(self, base: BaseTerm, features: Tensor) -> Tensor:
-        """Returns the log-density that the tilt gives a base, one step of differentiation where that can be."""
-        return self._at(features, base) if type(features) is Tensor else base(self(features))
-
-    def _at(self, features: Tensor, base: BaseTerm | None = None) -> Tensor:
+    def _at(self, features: Tensor) -> Tensor:
         # Up to rounding that of score, which certificates and draws rest on.
         if is_only_mapped() and self._fused_score() is not None:
-            tilt: Tensor = _over_maps(features, self)
-            return tilt if base is None else base(tilt)
-        return self._of_rows(features, base)
+            return cast("Tensor", _over_maps(features, self))
+        return self._of_rows(features)
 
-    def _of_rows(self, features: Tensor, base: BaseTerm | None = None) -> Tensor:
+    def _of_rows(self, features: Tensor) -> Tensor:
         fused = self._fused_score() if is_eager(features) else None
-        if fused is not None and fused.takes(features) and self._num_rows is None:
-            return fused(features, self._clip, base)
-        scores = fused(features) if fused is not None and fused.takes(features) else self.score(features)
-        return self.of_scores(scores) if base is None else base(self.of_scores(scores))
+        if fused is None or not fused.takes(features):
+            return self.of_scores(self.score(features))
+        if self._num_rows is not None:
+            return self.of_scores(fused(features))
+        return fused(features, self._clip)
 
     def _fused_score(self) -> FusedScore | None:
-        if self._fused is None or not self._fused.is_of(self.statistics):
+        if self._fused is None or not self._fused.is_of(self.statistics, self.natural_params):
             self._fused = FusedScore.of(self.statistics, self.natural_params, self.score)
         return self._fused
 

@@ -17,7 +17,6 @@ from pyro_mbde.density.base import PreparedBase, as_features, support_of
 from pyro_mbde.density.base_draws import TorchSource
 from pyro_mbde.density.bounds import Bounds
 from pyro_mbde.density.finite import enumerate_points
-from pyro_mbde.density.fused import BaseTerm
 from pyro_mbde.density.moments import Moments, TiltedMoments
 from pyro_mbde.density.normalizer import LogNormalizer
 from pyro_mbde.density.rejection import RandomSource, RejectionDraws, proposal_batch, rejection_sample
@@ -34,7 +33,7 @@ class TiltedBase(TiltedMoments):
 
     has_rsample = False
     _has_smooth_gradient = False  # see with_smooth_gradient
-    _smooth_tilt: Callable[[Any, Tensor], Tensor] | None = None  # see smoothed
+    _followed: Callable[[Any, Tensor], Tensor] | None = None  # see smoothed
     arg_constraints = {"natural_params": constraints.real_vector}
 
     def __init__(
@@ -231,8 +230,7 @@ class TiltedBase(TiltedMoments):
 
     def _surely_inside(self, value: Tensor) -> bool:
         """Whether all values are finite and in the support; False also where torch cannot tell."""
-        numbers = value.detach() if value.requires_grad else value
-        total = _known(numbers.sum())  # where it is finite, so is all that it is of
+        total = _known(value.detach().sum())  # where it is finite, so is all that it is of
         finite = total is not None and math.isfinite(total)
         return finite and (self._unbounded or bool(_known(self.support.check(value).all())))
 
@@ -244,30 +242,28 @@ class TiltedBase(TiltedMoments):
             )
 
     def _log_density(self, value: Tensor) -> Tensor:
-        """Returns the log-density of finite values in the support."""
-        if self._smooth_tilt is not None:
-            return (self.base.log_prob(value) + self._smooth_tilt(self, value)).to(self.dtype)
-        base = BaseTerm(self.base.log_prob(value), self.log_normalizer.value, self.dtype)
-        if self._has_smooth_gradient:
-            return base(self.tilt(value.detach()))
-        if type(self).tilt is TiltedBase.tilt:
-            return self._tilt.added_to(base, self.features(value))
-        return base(self.tilt(value))
+        """Returns the log-density of finite values in the support; added up in float64, as the tilt is."""
+        if self._followed is not None:
+            return self._followed(self, value).to(self.dtype)
+        log_base = self.base.log_prob(value)
+        tilt = self.tilt(value.detach() if self._has_smooth_gradient else value)
+        return (log_base + (tilt - self.log_normalizer.value)).to(self.dtype)
 
     def with_smooth_gradient(self) -> Self:
-        """Returns the same density, but with its base's gradient: for Pyro's own ``HMC`` and ``NUTS``.
+        """Returns the same density with its base's gradient, for Pyro's own ``NUTS``.
 
         A tilt is bounded but steep, and a sampler that follows its gradient needs tiny steps. A leapfrog step along any
         other gradient is as reversible, so that chains which are accepted by the right energies still sample exactly
-        this density. ``log_prob`` is unchanged; only its derivative leaves the tilt out. Tell the sampler to expect
-        fewer acceptances, ``target_accept_prob`` 0.6 at epsilon 1 and less beyond: no step size would avoid them.
-        :func:`~pyro_mbde.run_mcmc` does all this by itself.
+        this density. ``log_prob`` is unchanged; only its derivative leaves the tilt out. Pyro adapts the step size to
+        the exact energy, whose error no step size removes, so lower ``target_accept_prob``: 0.6 at epsilon 1, 0.3 at
+        5. ``HMC`` may then end with a step size near 0: give it one, with ``adapt_step_size=False``.
+        :func:`~pyro_mbde.run_mcmc` needs none of this.
 
         Warning:
             Not for variational inference, optimisation or anything else that needs the density's own gradient.
 
         Returns:
-            A density that shares its parts with this one.
+            A density that shares its parts with this one. ``save`` writes the density with its own gradient.
 
         References:
             Neal. MCMC using Hamiltonian dynamics. 2011. Section 5.5 (approximate energies in trajectories).
@@ -285,13 +281,13 @@ class TiltedBase(TiltedMoments):
         new._has_smooth_gradient = True
         return new
 
-    def smoothed(self, tilt: Callable[[Any, Tensor], Tensor]) -> Self:
-        """Returns a density whose log_prob has another tilt, a function of the density and a value, and no normaliser.
+    def smoothed(self, log_density: Callable[[Any, Tensor], Tensor]) -> Self:
+        """Returns a density with another log_prob, a function of the density and a value, normalised or not.
 
         For Hamiltonian kernels to follow; not to draw from.
         """
         new = self.expand(self.batch_shape)
-        new._smooth_tilt = tilt
+        new._followed = log_density
         return new
 
     def sample(self, sample_shape: _Shape = torch.Size()) -> Tensor:  # noqa: B008  # torch's own signature

@@ -251,14 +251,14 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
         reason = f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted"
         detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
         if (by_tilt := _rejection_by_tilt(chains)) is not None:
-            detail += f"; by the base alone {by_tilt.smooth_rate:.2f}"
+            detail += f"; by the smooth energy {by_tilt.smooth_rate:.2f}"
         yield Check("acceptance rate", detail, (reason,) if stuck.any() else ())
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{counted(int(counts.sum()), 'step')} diverged"
         bends = "the density bends too sharply there for the step size"
         if "smooth_acceptance_rate" in chains.sample_stats:
-            bends = "the model, even without the tilt, bends too sharply there for the step size"
+            bends = "the smooth energy bends too sharply there for the step size"
         reason = f"{steps}, in {_chains(counts)}: {bends}: raise target_accept_prob, or reparametrise"
         yield Check("divergences", steps, (reason,) if counts.any() else ())
 
@@ -363,7 +363,9 @@ def _check_ess(summaries: Sequence[ParameterSummary], chains: Chains) -> Check:
     reasons = first_few(failed, reason, f"parameters with an ESS below {needed:,}")
     by_tilt = _rejection_by_tilt(chains)
     if failed and by_tilt is not None:
-        rates = f"the acceptance rate is {by_tilt.rate:.2f}, and by the base alone would be {by_tilt.smooth_rate:.2f}"
+        rates = (
+            f"the acceptance rate is {by_tilt.rate:.2f}, and by the smooth energy would be {by_tilt.smooth_rate:.2f}"
+        )
         reasons.append(f"the density's tilt rejects proposals: {rates}. Smaller steps do not help, more draws do")
     worst = min(smallest, key=lambda name: (not math.isnan(smallest[name]), smallest[name]))
     detail = f"smallest {smallest[worst]:,.0f} ({worst}), {needed:,} needed"

@@ -1,10 +1,10 @@
-"""Hamiltonian Monte Carlo that follows the base of a density and chooses by the density itself.
+"""Hamiltonian Monte Carlo that follows a smooth energy and selects states by the exact one.
 
 A density is a base times a tilt, which is bounded but steep: steps along its gradient have to be tiny. So trajectories
-follow the *smooth* energy, that of the model with the base in place of each fitted density, and their points are chosen
-by the *exact* energy. Leapfrog steps along any gradient are reversible and keep volume, so the chains leave exactly the
-density invariant, and as the tilt is bounded they do not lose much by it. Step sizes are adapted to the error of the
-smooth energy, which smaller steps reduce; adapted to the exact one they would collapse. See docs/proofs.md.
+follow the *smooth* energy, in which the tilt of a latent's density is left out, or damped where several draws add up
+(:mod:`~pyro_mbde.mcmc.smooth`), and states are selected by the *exact* energy. Leapfrog steps along any gradient are
+reversible and keep volume, so the chains leave exactly the density invariant (docs/proofs.md, "Exact chains along a
+smooth energy"). Step sizes are adapted to the error of the smooth energy; adapted to the exact one they would collapse.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import argument_error, check_count, check_number
-from pyro_mbde.mcmc.lockstep import LockstepKernel, checked_energy
+from pyro_mbde._checks import argument_error, check_count
+from pyro_mbde.mcmc.lockstep import LockstepKernel, check_step_size, checked_energy
 from pyro_mbde.mcmc.target import Potential, Target
 
 #: Limit on the mean number of leapfrog steps of trajectories, so that the longest take about as many as NUTS makes at
@@ -32,14 +32,15 @@ class LockstepHMC(LockstepKernel):
 
     A trajectory has L leapfrog steps of size s, with the current state at a random place among its L + 1 points. The
     next state is one of the others, chosen by their weights :math:`e^{-H}`, or the current one (Metropolised Gibbs
-    sampling). Trajectories follow the smooth energy, which leaves fitted densities' tilts out, and H is exact: the
-    networks are evaluated once for all points of a trajectory, and never differentiated.
+    sampling). Trajectories follow the smooth energy and H is exact: the networks of latents' densities are evaluated
+    once for all points of a trajectory, and never differentiated.
 
     L is drawn uniformly from 1 to :math:`2m - 1`, for all chains together, where m steps have the length of a
     trajectory: no period of the target can then resonate with it. In warmup the chains learn the covariance of the
     target and the step size from each other; after it they are independent of each other given the L.
 
-    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)`` as :class:`LockstepRandomWalk` does.
+    Works with ``pyro.infer.MCMC(kernel, ..., num_chains=1)``, which returns the samples as those of ``num_chains``
+    chains: ``get_samples()`` has shape ``(num_chains * num_samples, ...)``.
 
     Privacy:
         For inference and checks, not for release: trajectories are not covered by a density's guarantee.
@@ -50,10 +51,11 @@ class LockstepHMC(LockstepKernel):
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
         smooth_potential_fn: what trajectories follow, with the same argument; ``None`` for ``potential_fn``.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
-        init_step_size: first step size s, in standard deviations of the target; defaults to 1.4 / d^(1/4).
+        init_step_size: first step size s, in standard deviations of the target, in [1e-6, 1e6]; defaults to 1.4 /
+            d^(1/4).
         target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
             were the exact one, in (0, 1); steps are adapted to it; defaults to 0.8.
-        trajectory_length: mean length of trajectories, s times m, in standard deviations of the target; above 0.
+        trajectory_length: mean length of trajectories, s times m, in standard deviations of the target, in [1e-6, 1e6].
         num_steps: m, in 1 to 512, whatever s is; ``None`` for the steps that ``trajectory_length`` takes, at most 512.
         adapt_step_size: whether to adapt s in warmup.
         adapt_covariance: whether to learn the covariance in warmup.
@@ -64,7 +66,7 @@ class LockstepHMC(LockstepKernel):
 
     References:
         Duane, Kennedy, Pendleton, Roweth. Hybrid Monte Carlo. 1987.
-        Neal. An improved acceptance procedure for the hybrid Monte Carlo algorithm. 1994 (a choice among points).
+        Neal. An improved acceptance procedure for the hybrid Monte Carlo algorithm. 1994 (windows of states).
         Liu. Peskun's theorem and a modified discrete-state Gibbs sampler. 1996.
         Hoffman, Radul, Sountsov. An adaptive-MCMC scheme for setting trajectory lengths. 2021 (jitter, lockstep).
 
@@ -96,33 +98,31 @@ class LockstepHMC(LockstepKernel):
             model,
             potential_fn,
             num_chains,
-            init_step_size,
-            target_accept_prob,
-            adapt_step_size,
-            adapt_covariance,
-            pooled,
+            init_step_size=init_step_size,
+            target_accept_prob=target_accept_prob,
+            adapt_step_size=adapt_step_size,
+            adapt_covariance=adapt_covariance,
+            pooled=pooled,
         )
         self._smooth_potential_fn = smooth_potential_fn
         self._may_not_vectorize = False
-        self._length = check_number(
-            "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
-        )
+        self._length = check_step_size("trajectory_length", trajectory_length)
         self._num_steps = None if num_steps is None else check_count("num_steps", num_steps)
         if (self._num_steps or 1) > MAX_MEAN_STEPS:
             raise ValueError(argument_error("num_steps", f"be at most {MAX_MEAN_STEPS}", num_steps))
 
-    def _take(self, target: Target) -> None:
+    def _bind(self, target: Target) -> None:
         self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_smooth_energy else None
         self._may_not_vectorize = not target.is_batched
 
-    def _best(self, num_dims: int) -> tuple[float, float]:
+    def _defaults(self, num_dims: int) -> tuple[float, float]:
         return 1.4 * num_dims**-0.25, 0.8
 
     def setup(self, warmup_steps: int, *args: Any, **kwargs: Any) -> None:
         """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
         super().setup(warmup_steps, *args, **kwargs)
         self._smooth_energy, self._gradient = self._follow(self._flatten(self.initial_params))
-        self._total_energy, self._smooth_accept_prob = self._energy, self._rates
+        self._total_energy, self._smooth_accept_prob = self._energy, self._adapted_rates
         self._diverging = torch.zeros(self.num_chains, dtype=torch.bool)
         self._last_num_steps = 0
         self._divergences: list[int] = []
@@ -172,17 +172,17 @@ class LockstepHMC(LockstepKernel):
         for index in range(num_steps):
             turns = forward == index
             at, momentum = torch.where(turns, position, at), torch.where(turns, -start, momentum)
-            momentum = momentum - step / 2 * self._pull(torch.where(turns, self._gradient, gradient))
+            momentum = momentum - step / 2 * self._along_transposed(torch.where(turns, self._gradient, gradient))
             at = at + step * self._along(momentum)
             energy, gradient = self._follow(at)
-            momentum = momentum - step / 2 * self._pull(gradient)
+            momentum = momentum - step / 2 * self._along_transposed(gradient)
             points.append(at)
             kinetic.append(momentum.square().sum(-1) / 2)
             smooth.append(energy)
             gradients.append(gradient)
         return torch.stack(points), torch.stack(kinetic), torch.stack(smooth), torch.stack(gradients)
 
-    def _pull(self, gradient: Tensor) -> Tensor:
+    def _along_transposed(self, gradient: Tensor) -> Tensor:
         """Applies the transposed factor to gradients of shape ``(n, d)``."""
         return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
 
@@ -220,7 +220,7 @@ class LockstepHMC(LockstepKernel):
     def _record(self, smooth: Tensor, exact: Tensor) -> None:
         """Keeps what is known of a trajectory from total energies of its points, each ``(L + 1, num_chains)``."""
         errors = (smooth[1:] - smooth[0]).nan_to_num(nan=math.inf)
-        self._rates = (-errors).clamp(max=0).exp().mean(0)
+        self._adapted_rates = (-errors).clamp(max=0).exp().mean(0)
         self._diverging = (errors > _MAX_ENERGY_ERROR).any(0)
         self.accept_prob, self._smooth_accept_prob = (
             _move_probabilities(totals).sum(0).to(smooth.dtype) for totals in (exact, smooth)

@@ -23,22 +23,22 @@ _DualAveraging: Any = DualAveraging  # Pyro leaves it unannotated
 
 #: Fractions of warmup after which a covariance is learned, each time from the steps since the last.
 _WINDOWS = (0.15, 0.4, 0.8)
-#: Shortest warmup in which a covariance is learned.
-_MIN_WARMUP = 20
+#: Shortest warmup in which anything is learned that takes more than a few steps to settle.
+MIN_WARMUP = 20
 
 
 class LockstepKernel(MCMCKernel):
     """Many chains, advanced together in one tensor, that learn a step size and a covariance from each other in warmup.
 
-    A subclass makes one step of all chains in :meth:`_move`, says how far its proposals were from the best acceptance
-    rate, and how many steps forget a state.
+    A subclass makes one step of all chains in :meth:`_move`.
 
     Args:
         model: a Pyro model that ``torch.vmap`` can vectorise; ``None`` if ``potential_fn`` is given.
         potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
-        init_step_size: first step size, in standard deviations of the target, above 0; ``None`` for the kernel's own.
+        init_step_size: first step size, in standard deviations of the target, in [1e-6, 1e6]; ``None`` for the kernel's
+            own.
         target_accept_prob: acceptance rate to adapt to, in (0, 1); ``None`` for the kernel's own.
         adapt_step_size: whether to adapt the step size in warmup.
         adapt_covariance: whether to learn the covariance in warmup.
@@ -55,6 +55,7 @@ class LockstepKernel(MCMCKernel):
         model: Callable[..., Any] | None,
         potential_fn: Potential | None,
         num_chains: int,
+        *,
         init_step_size: float | None,
         target_accept_prob: float | None,
         adapt_step_size: bool,
@@ -71,7 +72,7 @@ class LockstepKernel(MCMCKernel):
         self._potential_fn = potential_fn
         self._init_step_size = init_step_size
         if init_step_size is not None:
-            check_number("init_step_size", init_step_size, "be finite and above 0", lambda step: 0 < step < math.inf)
+            check_step_size("init_step_size", init_step_size)
         self._target_rate = target_accept_prob
         if target_accept_prob is not None:
             check_number("target_accept_prob", target_accept_prob, "be in (0, 1)", lambda rate: 0 < rate < 1)
@@ -86,26 +87,26 @@ class LockstepKernel(MCMCKernel):
     def for_target(cls, target: Target, **options: Any) -> Self:
         """Builds the kernel for a target."""
         kernel = cls(potential_fn=target.batched_potential_fn, **options)
-        kernel._take(target)
+        kernel._bind(target)
         return kernel
 
     @abstractmethod
-    def _take(self, target: Target) -> None:
+    def _bind(self, target: Target) -> None:
         """Keeps what a kernel needs of a target beside its potential."""
 
     @abstractmethod
-    def _best(self, num_dims: int) -> tuple[float, float]:
+    def _defaults(self, num_dims: int) -> tuple[float, float]:
         """Returns the first step size, and the acceptance rate to adapt to."""
 
     @abstractmethod
     def _move(self, position: Tensor) -> Tensor:
-        """Returns the next states of all chains, shape ``(num_chains, d)``; sets ``accept_prob`` and ``_rates``."""
+        """Returns the next states, shape ``(num_chains, d)``; sets ``accept_prob`` and ``_adapted_rates``."""
 
     @property
     def initial_params(self) -> Params:
         """Starting points, unconstrained, shape ``(num_chains, ...)``; after setup in the kernel's coordinates."""
         if self._initial_params is None:
-            raise ValueError(argument_error("initial_params", "be given with potential_fn", None))
+            raise ValueError(argument_error("initial_params", "be given with potential_fn", None, "Pass them to MCMC."))
         return self._initial_params
 
     @initial_params.setter
@@ -129,7 +130,7 @@ class LockstepKernel(MCMCKernel):
         target = None if self.model is None else ModelTarget(self.model, args, kwargs)
         if target is not None:
             self._potential_fn = target.batched_potential_fn
-            self._take(target)
+            self._bind(target)
             given = self._initial_params
             self._initial_params = target.starts(self.num_chains) if given is None else target.standardize(given)
         params = self.initial_params
@@ -146,16 +147,16 @@ class LockstepKernel(MCMCKernel):
         self._warmup_steps, self._t, self._sum_rates = warmup_steps, 0, 0.0
         flat = self._flatten(params)
         num_dims = flat.shape[1]
-        first, rate = self._best(num_dims)
+        first, rate = self._defaults(num_dims)
         step_size = flat.new_full((() if self._pooled else (self.num_chains,)), self._init_step_size or first)
         self._step_size: Tensor = self._restored.get("step_size", step_size)
         self._factor: Tensor = self._restored.get("factor", flat.new_ones(num_dims))
         self._rate = self._target_rate or rate
-        learns = self._adapts_covariance and warmup_steps >= _MIN_WARMUP
+        learns = self._adapts_covariance and warmup_steps >= MIN_WARMUP
         self._windows = {round(share * warmup_steps) for share in _WINDOWS} if learns else set()
         self._averaging: Any = _DualAveraging(prox_center=self._step_size.log(), gamma=self._gamma)
         self._forget()
-        self.accept_prob = self._rates = flat.new_zeros(self.num_chains)
+        self.accept_prob = self._adapted_rates = flat.new_zeros(self.num_chains)
 
     def sample(self, params: Params) -> Params:
         """Makes one step of every chain; learns only during warmup."""
@@ -178,7 +179,7 @@ class LockstepKernel(MCMCKernel):
         return OrderedDict([("step size", f"{step_size:.2e}"), ("acc. prob", f"{rate:.3f}")])
 
     def diagnostics(self) -> dict[str, Any]:
-        """Returns the mean acceptance probability after warmup, and divergences, of which a random walk has none."""
+        """Returns the mean acceptance probability after warmup, and divergences: none."""
         return {"acceptance rate": self._sum_rates / max(self._t - self._warmup_steps, 1), "divergences": []}
 
     def cleanup(self) -> None:
@@ -213,7 +214,7 @@ class LockstepKernel(MCMCKernel):
     def _adapt(self, position: Tensor) -> None:
         """Makes a step of dual averaging; at the end of a window, proposals take the covariance of its steps."""
         if self._adapts_step:
-            self._averaging.step(self._rate - (self._rates.mean() if self._pooled else self._rates))
+            self._averaging.step(self._rate - (self._adapted_rates.mean() if self._pooled else self._adapted_rates))
             now, average = self._averaging.get_state()
             self._step_size = (average if self._t == self._warmup_steps else now).exp()
         if not self._windows:
@@ -246,8 +247,13 @@ class LockstepKernel(MCMCKernel):
             return
         self._factor = factor.to(like)
         if self._adapts_step:
-            self._step_size = like.new_full(self._step_size.shape, self._best(num_dims)[0])
+            self._step_size = like.new_full(self._step_size.shape, self._defaults(num_dims)[0])
             self._averaging = _DualAveraging(prox_center=self._step_size.log(), gamma=self._gamma)
+
+
+def check_step_size(name: str, value: float) -> float:
+    """Returns a step size or a length of trajectories, or raises if it is too small or too large to move by."""
+    return check_number(name, value, "be in [1e-6, 1e6]", lambda size: 1e-6 <= size <= 1e6)
 
 
 def checked_energy(energy: Tensor, params: Params, name: str) -> Tensor:

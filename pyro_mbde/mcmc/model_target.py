@@ -66,7 +66,7 @@ class ModelTarget(Target):
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
         self._smooth = SmoothLatents()
         self._smooth.take({name: self._prototype.nodes[name]["fn"] for name in self._inverses})
-        self.has_smooth_energy = bool(self._smooth.tilts)
+        self.has_smooth_energy = bool(self._smooth.followed)
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
         """Returns Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
@@ -116,7 +116,7 @@ class ModelTarget(Target):
         return energy
 
     def raw_smooth_potential_fn(self, params: Params) -> Tensor:
-        """Returns the potential energy of one point with smoother tilts."""
+        """Returns the potential energy of one point with smoother densities."""
         with self._smooth:
             return self.raw_potential_fn(params)
 

@@ -1,4 +1,4 @@
-"""Pyro's NUTS, following the base of a density and choosing by the density itself, as hamiltonian.py describes."""
+"""Pyro's NUTS along a smooth energy, with states selected by the exact one (:mod:`~pyro_mbde.mcmc.hamiltonian`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyro.infer import NUTS
 from torch import Tensor
 
 from pyro_mbde._checks import check_count, check_number
+from pyro_mbde.mcmc.lockstep import MIN_WARMUP, check_step_size
 from pyro_mbde.mcmc.target import Params, Potential, Target
 
 # Pyro leaves it unannotated. It keeps what is known of a step in private attributes, which is why the project names the
@@ -58,7 +59,7 @@ class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
     def for_target(cls: Any, target: Target, **options: Any) -> Any:
         """Builds the kernel; raises if an option would make it stand still, run forever or divide by zero."""
         if options.get("step_size") is not None:
-            check_number("step_size", options["step_size"], "be finite and above 0", lambda value: 0 < value < math.inf)
+            check_step_size("step_size", options["step_size"])
         if "target_accept_prob" in options:
             rate = options["target_accept_prob"]
             check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
@@ -80,7 +81,9 @@ class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
         self._adapter._adaptation_disabled = True
 
     def setup(self: Any, warmup_steps: int, *args: object, **kwargs: object) -> None:
-        """Starts a chain at ``initial_params``."""
+        """Starts a chain at ``initial_params``; adapts only in a warmup long enough to settle."""
+        if warmup_steps < MIN_WARMUP:
+            self._adapter.adapt_step_size = False
         super().setup(warmup_steps, *args, **kwargs)
         self._rates: list[float] = []
         self._smooth_rates: list[float] = []

@@ -112,7 +112,8 @@ def prepare_sampling(
         return Sampling(kernel, options, FittedTarget(model), model)
     if isinstance(model, Distribution):
         columns = columns_of(model)
-        if columns is None or is_box(columns):
+        # Normal scores for kernels that follow gradients: the density of a column may have jumps.
+        if columns is None or (is_box(columns) and not KERNELS[kernel].follows_gradient):
             return Sampling(kernel, options, DensityTarget(model, "model"), model)
         return Sampling(kernel, options, LatentTarget(model, "model"), model)
     return Sampling(kernel, options, ModelTarget(model, tuple(model_args), dict(model_kwargs or {})), None)

@@ -90,18 +90,18 @@ class LockstepRandomWalk(LockstepKernel):
             model,
             potential_fn,
             num_chains,
-            init_step_size,
-            target_accept_prob,
-            adapt_step_size,
-            adapt_covariance,
-            pooled,
+            init_step_size=init_step_size,
+            target_accept_prob=target_accept_prob,
+            adapt_step_size=adapt_step_size,
+            adapt_covariance=adapt_covariance,
+            pooled=pooled,
         )
         self._lower_bound_fn = lower_bound_fn
 
-    def _take(self, target: Target) -> None:
+    def _bind(self, target: Target) -> None:
         self._lower_bound_fn = target.lower_bound_fn
 
-    def _best(self, num_dims: int) -> tuple[float, float]:
+    def _defaults(self, num_dims: int) -> tuple[float, float]:
         return best_step_size(num_dims), _OPTIMAL_RATES[min(num_dims, len(_OPTIMAL_RATES)) - 1]
 
     def _move(self, position: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class LockstepRandomWalk(LockstepKernel):
         # Plus -log of a uniform number; a proposal is accepted if its energy is below this limit.
         limit = self._energy + torch.empty_like(self._energy).exponential_()
         energy, self.accept_prob = self._propose(proposal, limit)
-        self._rates = self.accept_prob
+        self._adapted_rates = self.accept_prob
         accepted = energy < limit
         self._energy = torch.where(accepted, energy, self._energy)
         return torch.where(accepted.unsqueeze(-1), proposal, position)

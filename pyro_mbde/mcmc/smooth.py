@@ -1,9 +1,9 @@
-"""The smooth energy of a target: that with a smoother tilt for the fitted densities that its latents are drawn from.
+"""The smooth energy of a target: that with something smoother for the fitted densities that its latents are drawn from.
 
-It is what Hamiltonian kernels follow. For one draw of one density the tilt is left out: what remains is the base, and
-no other smooth energy was better. Where the tilts of several draws add up, each is damped: left out, the exact energies
-would reject most of what was followed. A tilt elsewhere, of observed values or in a factor, stays as it is: over many
-values it is as informative as any likelihood, and as smooth in the latents.
+It is what Hamiltonian kernels follow. For one draw of one density it is the base. Where the tilts of several draws add
+up, the exact energy would reject most of what follows the bases, so each density is damped; so is one over columns,
+whose base may have jumps. A density elsewhere, of observed values or in a factor, stays as it is: over many values it
+is as informative as any likelihood, and as smooth in the latents.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.mcmc.damped_tilt import DampedTilt
+from pyro_mbde.mcmc.damped_density import DampedDensity, has_jumps
 
 _Messenger: Any = Messenger  # Pyro leaves it unannotated
-SmoothTilt = Callable[[MollifiedExpFamily, Tensor], Tensor]
+LogDensity = Callable[[MollifiedExpFamily, Tensor], Tensor]
 
 
-def no_tilt(q: MollifiedExpFamily, value: Tensor) -> Tensor:
-    """Returns a tilt of 0."""
-    return value.new_zeros(())
+def log_prob_of_base(q: MollifiedExpFamily, value: Tensor) -> Tensor:
+    """Returns the log-density of the base."""
+    base: Any = q.base
+    log_prob: Tensor = base.log_prob(value)
+    return log_prob
 
 
 def density_in(distribution: Any) -> MollifiedExpFamily | None:
@@ -35,38 +37,39 @@ def density_in(distribution: Any) -> MollifiedExpFamily | None:
 
 
 class SmoothLatents(_Messenger):  # type: ignore[misc]  # Pyro's class is unannotated
-    """A handler under which a model has smoother tilts.
+    """A handler under which a model's latents have smoother densities.
 
     Attributes:
-        tilts: what replaces the tilt, for each latent that the first run of the model draws from a fitted density.
+        followed: what replaces the density, for each latent that the first run of the model draws from a fitted one.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.tilts: dict[str, SmoothTilt] = {}
+        self.followed: dict[str, LogDensity] = {}
 
     def take(self, distributions: dict[str, Any]) -> None:
-        """Chooses the tilts for the distributions of a model's latents."""
-        densities = {name: density_in(distribution) for name, distribution in distributions.items()}
-        num_draws = sum(q.batch_shape.numel() for q in densities.values() if q is not None)
-        damped: dict[int, SmoothTilt] = {}  # sites may share a density
+        """Chooses what is followed, for the distributions of a model's latents."""
+        found = {name: density_in(distribution) for name, distribution in distributions.items()}
+        densities = {name: q for name, q in found.items() if q is not None}
+        num_draws = sum(q.batch_shape.numel() for q in densities.values())
+        damped: dict[int, LogDensity] = {}  # latents may share a density
         for name, q in densities.items():
-            if q is not None and num_draws == 1:
-                self.tilts[name] = no_tilt
-            elif q is not None:
+            if num_draws == 1 and not has_jumps(q):
+                self.followed[name] = log_prob_of_base
+            else:
                 key = id(q.statistics)
-                damped[key] = self.tilts[name] = damped.get(key) or DampedTilt(q)
+                damped[key] = self.followed[name] = damped.get(key) or DampedDensity(q)
 
     def _pyro_sample(self, msg: Any) -> None:
         # Another run may draw the latent from something else.
-        if msg["name"] in self.tilts and density_in(msg["fn"]) is not None:
-            msg["fn"] = _smoothed(msg["fn"], self.tilts[msg["name"]])
+        if msg["name"] in self.followed and density_in(msg["fn"]) is not None:
+            msg["fn"] = _smoothed(msg["fn"], self.followed[msg["name"]])
 
 
-def _smoothed(distribution: Any, tilt: SmoothTilt) -> Any:
-    """Returns a distribution with another tilt of the fitted density in it."""
+def _smoothed(distribution: Any, followed: LogDensity) -> Any:
+    """Returns a distribution with another log-density of the fitted density in it."""
     if isinstance(distribution, MollifiedExpFamily):
-        return distribution.smoothed(tilt)
+        return distribution.smoothed(followed)
     new = copy.copy(distribution)
-    new.base_dist = _smoothed(distribution.base_dist, tilt)
+    new.base_dist = _smoothed(distribution.base_dist, followed)
     return new

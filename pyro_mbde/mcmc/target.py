@@ -99,7 +99,10 @@ class Target(ABC):
         try:
             energy = vectorized(params)
         except RuntimeError as error:
-            remedy = f"Use another kernel, one chain at a time. torch.vmap says: {str(error).splitlines()[0]}"
+            remedy = (
+                "It branches on a value, sums out a discrete site, or reads a file, for instance. Use nuts or hmc, one "
+                f"chain at a time. torch.vmap says: {str(error).splitlines()[0]}"
+            )
             text = argument_error("model", "be one that torch.vmap can vectorise", "one that it cannot", remedy)
             raise ValueError(text) from error
         return self._settle(energy, params)

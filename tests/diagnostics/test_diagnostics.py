@@ -75,7 +75,7 @@ def test_chains_that_are_only_too_short_are_not_said_to_disagree() -> None:
 @pytest.mark.parametrize(
     ("rate", "smooth_rate", "detail"),
     [
-        (0.5, 0.81, "0.45 to 0.55 by chain; by the base alone 0.81"),
+        (0.5, 0.81, "0.45 to 0.55 by chain; by the smooth energy 0.81"),
         (0.75, 0.81, "0.70 to 0.80 by chain"),
         (0.9, 0.5, "0.85 to 0.95 by chain"),
         (0.5, math.nan, "0.45 to 0.55 by chain"),

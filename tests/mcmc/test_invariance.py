@@ -106,8 +106,8 @@ FAULTS = {
     "gradient not turned": ("_trajectory", "torch.where(turns, self._gradient, gradient)", "gradient"),
     "a whole step for the first half": (
         "_trajectory",
-        "step / 2 * self._pull(torch.where",
-        "step * self._pull(torch.where",
+        "step / 2 * self._along_transposed(torch.where",
+        "step * self._along_transposed(torch.where",
     ),
     "always accepted": (
         "_choose",
