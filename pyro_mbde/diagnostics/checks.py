@@ -256,15 +256,13 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
     if "diverging" in chains.sample_stats:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{counted(int(counts.sum()), 'step')} diverged"
-        bends = "the density bends too sharply there for the step size"
-        if "smooth_acceptance_rate" in chains.sample_stats:
-            bends = "the smooth energy bends too sharply there for the step size"
-        reason = f"{steps}, in {_chains(counts)}: {bends}: raise target_accept_prob, or reparametrise"
+        remedy = "the energy that is followed bends too sharply there for the step size: raise target_accept_prob, or"
+        reason = f"{steps}, in {_chains(counts)}: {remedy} reparametrise"
         yield Check("divergences", steps, (reason,) if counts.any() else ())
 
 
 class _Rates(NamedTuple):
-    """Mean acceptance rates of all chains: as they are, and as they would be by the base of each density alone."""
+    """Mean acceptance rates of all chains: as they are, and as they would be by the energy that is followed."""
 
     rate: float
     smooth_rate: float

@@ -51,11 +51,12 @@ class LockstepHMC(LockstepKernel):
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
         smooth_potential_fn: what trajectories follow, with the same argument; ``None`` for ``potential_fn``.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
-        init_step_size: first step size s, in standard deviations of the target, in [1e-6, 1e6]; defaults to 1.4 /
+        init_step_size: first step size s, in standard deviations of the target, in [1e-12, 1e12]; defaults to 1.4 /
             d^(1/4).
         target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
             were the exact one, in (0, 1); steps are adapted to it; defaults to 0.8.
-        trajectory_length: mean length of trajectories, s times m, in standard deviations of the target, in [1e-6, 1e6].
+        trajectory_length: mean length of trajectories, s times m, in standard deviations of the target, in [1e-12,
+            1e12].
         num_steps: m, in 1 to 512, whatever s is; ``None`` for the steps that ``trajectory_length`` takes, at most 512.
         adapt_step_size: whether to adapt s in warmup.
         adapt_covariance: whether to learn the covariance in warmup.

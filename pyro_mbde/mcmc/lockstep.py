@@ -37,8 +37,8 @@ class LockstepKernel(MCMCKernel):
         potential_fn: negative log-density, up to a constant, of unconstrained parameters, each of shape ``(num_chains,
             ...)``; returns shape ``(num_chains,)``. Needs ``initial_params``, set on the kernel or given to ``MCMC``.
         num_chains: number of chains, at least 1; with ``potential_fn`` it follows from ``initial_params``.
-        init_step_size: first step size, in standard deviations of the target, in [1e-6, 1e6]; ``None`` for the kernel's
-            own.
+        init_step_size: first step size, in standard deviations of the target, in [1e-12, 1e12]; ``None`` for the
+            kernel's own.
         target_accept_prob: acceptance rate to adapt to, in (0, 1); ``None`` for the kernel's own.
         adapt_step_size: whether to adapt the step size in warmup.
         adapt_covariance: whether to learn the covariance in warmup.
@@ -253,7 +253,7 @@ class LockstepKernel(MCMCKernel):
 
 def check_step_size(name: str, value: float) -> float:
     """Returns a step size or a length of trajectories, or raises if it is too small or too large to move by."""
-    return check_number(name, value, "be in [1e-6, 1e6]", lambda size: 1e-6 <= size <= 1e6)
+    return check_number(name, value, "be in [1e-12, 1e12]", lambda size: 1e-12 <= size <= 1e12)
 
 
 def checked_energy(energy: Tensor, params: Params, name: str) -> Tensor:

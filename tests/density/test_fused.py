@@ -299,3 +299,38 @@ def test_a_module_of_two_types_is_called() -> None:
         density = MollifiedExpFamily(normal(2), module, torch.tensor([0.5]), 0.0)
         value = torch.randn(5, 2)
         torch.testing.assert_close(density.tilt(value), plain(density._tilt, value), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tilt: setattr(tilt.statistics.networks, "loc", tilt.statistics.networks.loc + 0.5),
+        lambda tilt: tilt.natural_params.mul_(0.5),
+        lambda tilt: setattr(tilt.statistics, "shift", 0.3),
+        lambda tilt: tilt.statistics.networks.weights[0].mul_(1.5),
+        lambda tilt: tilt.statistics.networks.weights.__setitem__(
+            0, nn.Parameter(tilt.statistics.networks.weights[0] * 2)
+        ),
+        lambda tilt: tilt.statistics.load_state_dict(
+            {name: 1.2 * value for name, value in tilt.statistics.state_dict().items()}, assign=True
+        ),
+    ],
+    ids=["buffer replaced", "natural parameters", "shift", "in place", "parameter replaced", "assigned"],
+)
+def test_a_change_of_the_networks_is_noticed(change: Callable[[Tilt], Any]) -> None:
+    rows = torch.randn(20, 2)
+    tilt = Tilt(ClippedRatio(networks(4, 2)), torch.tensor([1024.0]), bounds=Bounds(-20.0, 20.0))
+    before = tilt(rows)
+    with torch.no_grad():
+        change(tilt)
+    assert not torch.allclose(before, plain(tilt, rows), atol=1e-3)
+    assert_same(tilt, rows)
+
+
+@pytest.mark.parametrize("name", ["_are_functorch_transforms_active", "_len_torch_dispatch_stack"])
+def test_without_an_interface_of_torch_the_networks_are_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, name)
+    assert not fused.is_eager(torch.zeros(2))
+    tilt = Tilt(networks(3, 2), torch.tensor([0.3, 0.2, 0.1]))
+    rows = torch.randn(5, 2)
+    assert torch.equal(tilt(rows), plain(tilt, rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from densities import BASES, make_density, normal
 from invariance import Steep
 from torch import Tensor
 
-from pyro_mbde import MollifiedExpFamily, run_mcmc
+from pyro_mbde import Column, MollifiedExpFamily, Schema, run_mcmc
 from pyro_mbde.mcmc.damped_density import DampedDensity
 from pyro_mbde.mcmc.model_target import ModelTarget
 from pyro_mbde.mcmc.smooth import density_in, log_prob_of_base
@@ -154,3 +155,23 @@ def test_the_smooth_gradient_leaves_the_networks_out() -> None:
     q, calls = counted_density()
     q.with_smooth_gradient().log_prob(torch.zeros(4, 2, requires_grad=True)).sum().backward()
     assert calls == [1, 0]  # evaluated, but not differentiated
+
+
+def test_steps_do_not_collapse_where_a_base_has_jumps() -> None:
+    """Stated quantiles make a density of steps: rows near them, over an edge that every trajectory crosses."""
+    schema = Schema([Column("cost", 0.0, 100_000.0, scale="log1p", quantiles={0.5: 500.0, 0.9: 3000.0})])
+    q = make_density(schema.base(), epsilon=1.0)
+    edge = torch.tensor([math.log1p(500.0)])
+
+    def model() -> None:
+        with pyro.plate("groups", 6):
+            row = pyro.sample("row", q)
+            pyro.sample("reading", dist.Normal(row, 0.3).to_event(1), obs=edge.expand(6, 1))
+
+    chains = run_mcmc(model, "lockstep_hmc", 60, 60, num_chains=16, seed=0, progress=False)
+    assert float(chains.sample_stats["step_size"].min()) > 0.2
+    exact = q.sample((200_000,))
+    weights = dist.Normal(exact, 0.3).to_event(1).log_prob(edge).exp()
+    mean = float((weights * exact[:, 0]).sum() / weights.sum())
+    by_chain = chains.draws["row"].mean((1, 2, 3))
+    assert abs(float(by_chain.mean()) - mean) < 5 * float(by_chain.std()) / 4 + 0.01

@@ -220,7 +220,7 @@ def test_a_model_that_cannot_be_vectorised() -> None:
     starts = target.starts(4)
     assert count(starts) == 4
     assert bool(target.finite(starts).all())
-    with pytest.raises(ValueError, match="model must be one that torch.vmap can vectorise.*Use another kernel"):
+    with pytest.raises(ValueError, match="model must be one that torch.vmap can vectorise.*Use nuts or hmc"):
         target.batched_potential_fn(starts)
     assert target.batched_potential_fn({"x": starts["x"][:1]}).shape == (1,)
 

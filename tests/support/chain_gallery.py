@@ -189,7 +189,7 @@ GALLERY: list[tuple[Callable[[], Chains], str]] = [
     ),
     (
         diverging_without_the_tilt,
-        "3 steps diverged, in chains 1, 3: the model, even without the tilt, bends too sharply",
+        "3 steps diverged, in chains 1, 3: the energy that is followed bends too sharply",
     ),
     (slow_energy, r"chain 2: E-BFMI 0\.\d\d is not 0.3 or more"),
     (constant_energy, "chains 0, 1, 2 and 1 more: E-BFMI nan"),
