@@ -168,7 +168,7 @@ def test_steps_do_not_collapse_where_a_base_has_jumps() -> None:
             row = pyro.sample("row", q)
             pyro.sample("reading", dist.Normal(row, 0.3).to_event(1), obs=edge.expand(2, 1))
 
-    chains = run_mcmc(model, "lockstep_hmc", 60, 40, num_chains=16, seed=0, progress=False)
+    chains = run_mcmc(model, "lockstep_hmc", 30, 25, num_chains=16, seed=0, progress=False)
     assert float(chains.sample_stats["step_size"].min()) > 0.05
     exact = q.sample((200_000,))
     weights = dist.Normal(exact, 0.3).to_event(1).log_prob(edge).exp()
