@@ -65,7 +65,7 @@ SOUND: dict[str, tuple[Fit, float, Any]] = {
     "batch of columns": (projected(base=BASES["columns"](), num_rows=2), 1.0, BASES["columns"]()),
     "student-t": (boosted(base=BASES["student-t"]()), 1.0, BASES["student-t"]()),
 }
-#: Each way to train, to draw and to be wide, on plain and finite bases; calibrated batches have tests of their own below.
+#: Each way to train, to draw and to be wide, on plain and finite bases. Calibrated batches are audited once more below.
 IN_SHORT = [
     "calibrated",
     "private_draws",
