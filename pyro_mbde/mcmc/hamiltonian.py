@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mbde._checks import check_count, check_number
-from pyro_mbde.mcmc.lockstep import LockstepKernel
+from pyro_mbde._checks import argument_error, check_count, check_number
+from pyro_mbde.mcmc.lockstep import LockstepKernel, checked_energy
 from pyro_mbde.mcmc.target import Potential, Target
 
-#: Limit on the leapfrog steps of one trajectory, about as many as NUTS makes at most by default. Without it, a
-#: trajectory would take millions of steps if the step size collapsed.
-_MAX_LEAPFROG_STEPS = 1024
+#: Limit on the mean number of leapfrog steps of trajectories, so that the longest take about as many as NUTS makes at
+#: most by default. Without it, they would take millions if the step size collapsed.
+MAX_MEAN_STEPS = 512
 #: A trajectory whose smooth energy rises by more than this, in nats, diverged: Pyro's limit.
 _MAX_ENERGY_ERROR = 1000.0
 
@@ -54,7 +54,7 @@ class LockstepHMC(LockstepKernel):
         target_accept_prob: what the mean acceptance probability of a trajectory's points would be if the smooth energy
             were the exact one, in (0, 1); steps are adapted to it; defaults to 0.8.
         trajectory_length: mean length of trajectories, s times m, in standard deviations of the target; above 0.
-        num_steps: m, at least 1, whatever s is; ``None`` for the steps that ``trajectory_length`` takes.
+        num_steps: m, in 1 to 512, whatever s is; ``None`` for the steps that ``trajectory_length`` takes, at most 512.
         adapt_step_size: whether to adapt s in warmup.
         adapt_covariance: whether to learn the covariance in warmup.
         pooled: whether all chains share s; else each has its own, and the m of their mean.
@@ -108,9 +108,11 @@ class LockstepHMC(LockstepKernel):
             "trajectory_length", trajectory_length, "be finite and above 0", lambda length: 0 < length < math.inf
         )
         self._num_steps = None if num_steps is None else check_count("num_steps", num_steps)
+        if (self._num_steps or 1) > MAX_MEAN_STEPS:
+            raise ValueError(argument_error("num_steps", f"be at most {MAX_MEAN_STEPS}", num_steps))
 
     def _take(self, target: Target) -> None:
-        self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_tilt else None
+        self._smooth_potential_fn = target.batched_smooth_potential_fn if target.has_smooth_energy else None
         self._may_not_vectorize = not target.is_batched
 
     def _best(self, num_dims: int) -> tuple[float, float]:
@@ -120,7 +122,7 @@ class LockstepHMC(LockstepKernel):
         """Finds starting points and prepares the adaptation; called by ``MCMC`` with the model's arguments."""
         super().setup(warmup_steps, *args, **kwargs)
         self._smooth_energy, self._gradient = self._follow(self._flatten(self.initial_params))
-        self._total_energy = self._energy
+        self._total_energy, self._smooth_accept_prob = self._energy, self._rates
         self._diverging = torch.zeros(self.num_chains, dtype=torch.bool)
         self._last_num_steps = 0
         self._divergences: list[int] = []
@@ -129,7 +131,7 @@ class LockstepHMC(LockstepKernel):
         """Returns what is known of the last step, each of shape ``(num_chains,)``."""
         return {
             **super().stats(),
-            "smooth_acceptance_rate": self._rates,
+            "smooth_acceptance_rate": self._smooth_accept_prob,
             "energy": self._total_energy,
             "diverging": self._diverging,
             "n_steps": torch.full((self.num_chains,), self._last_num_steps),
@@ -144,7 +146,7 @@ class LockstepHMC(LockstepKernel):
         points, kinetic, smooth, gradients = self._trajectory(position, num_steps)
         energies = smooth if self._smooth_potential_fn is None else self._exact(points)
         chosen = self._choose(energies + kinetic)
-        self._record(smooth + kinetic, (energies + kinetic)[0], num_steps)
+        self._record(smooth + kinetic, energies + kinetic)
         chains = torch.arange(self.num_chains, device=position.device)
         self._energy, self._smooth_energy = energies[chosen, chains], smooth[chosen, chains]
         self._gradient = gradients[chosen, chains]
@@ -153,7 +155,7 @@ class LockstepHMC(LockstepKernel):
 
     def _draw_num_steps(self) -> int:
         mean = self._num_steps or round(self._length / float(self._step_size.mean()))
-        mean = max(1, min(mean, _MAX_LEAPFROG_STEPS // 2))
+        mean = max(1, min(mean, MAX_MEAN_STEPS))
         return int(torch.randint(1, 2 * mean, ()))
 
     def _trajectory(self, position: Tensor, num_steps: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -185,56 +187,63 @@ class LockstepHMC(LockstepKernel):
         return gradient * self._factor if self._factor.dim() == 1 else gradient @ self._factor
 
     def _follow(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the smooth energies of points and their gradients; +inf and 0 where these are not numbers."""
+        """Returns the smooth energies of points and their gradients, 0 where these are not finite.
+
+        An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
+        """
+        name = "potential_fn" if self._smooth_potential_fn is None else "smooth_potential_fn"
         potential_fn = self._smooth_potential_fn or self._potential_fn
         assert potential_fn is not None  # set up
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
-            energy = potential_fn(self._unflatten(leaf))
+            params = self._unflatten(leaf)
+            energy = checked_energy(potential_fn(params), params, name)
             is_flat = not energy.requires_grad  # as that of a uniform base
-            gradient = torch.zeros_like(leaf) if is_flat else torch.autograd.grad(energy.sum(), leaf)[0]
-        energy = energy.detach()
-        energy = torch.where(torch.isfinite(energy), energy, torch.inf)
-        # An energy without a slope, as in a kink, is an energy all the same: the choice needs it.
+            gradient = torch.zeros_like(leaf) if is_flat else _gradient(energy.sum(), leaf)
         usable = torch.isfinite(gradient).all(-1) & torch.isfinite(energy)
-        return energy, torch.where(usable.unsqueeze(-1), gradient, 0.0)
+        return energy.detach(), torch.where(usable.unsqueeze(-1), gradient, 0.0)
 
     def _exact(self, points: Tensor) -> Tensor:
         """Returns the exact energies of a trajectory's points: that of the first is known."""
         if self.num_chains == 1 and self._may_not_vectorize:  # as a model with discrete sites, or with branches
-            return torch.cat([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])[
-                :, None
-            ]
+            return torch.stack([self._energy, *(self._energy_at(self._unflatten(point)) for point in points[1:])])
         new = points[1:].flatten(0, 1)
         energies = self._energy_at(self._unflatten(new)).reshape(len(points) - 1, -1)
         return torch.cat([self._energy.unsqueeze(0), energies])
 
     def _choose(self, energies: Tensor) -> Tensor:
-        """Returns the index of each chain's next state among points of these total energies, ``(L + 1, num_chains)``.
+        """Returns the index of each chain's next state among points of total energies ``(L + 1, num_chains)``."""
+        moves = _move_probabilities(energies)
+        stays = (1 - moves.sum(0, keepdim=True)).clamp(min=0)
+        return torch.multinomial(torch.cat([stays, moves]).T, 1).squeeze(-1)
 
-        One of the others is proposed by its weight, and accepted with probability (1 - w) / (1 - w') for normalised
-        weights w of the current state and w' of that one, at most 1.
-        """
-        log_weights = -torch.nan_to_num(energies.double(), nan=math.inf, posinf=math.inf)
-        log_weights = log_weights - log_weights[0]  # the current state's is finite
-        others = log_weights[1:]
-        best = others.max(0).values
-        possible = best > -math.inf
-        shares = torch.where(possible, others - best.where(possible, 0.0), 0.0).exp()
-        proposed = torch.multinomial(shares.T, 1).squeeze(-1)
-        # In logarithms: all but the current state together, and all but the proposed one.
-        log_others = torch.logsumexp(others, 0)
-        rest = torch.cat([torch.zeros_like(log_weights[:1]), others]).scatter(0, proposed.unsqueeze(0) + 1, -math.inf)
-        accept = (log_others - torch.logsumexp(rest, 0)).clamp(max=0).exp().where(possible, 0.0)
-        self.accept_prob = accept.to(energies.dtype)
-        accepted = torch.rand_like(accept) < accept
-        return torch.where(accepted, proposed + 1, 0)
-
-    def _record(self, smooth_totals: Tensor, total: Tensor, num_steps: int) -> None:
-        """Keeps what is known of a trajectory from its total smooth energies, ``(L + 1, num_chains)``."""
-        errors = (smooth_totals[1:] - smooth_totals[0]).nan_to_num(nan=math.inf)
+    def _record(self, smooth: Tensor, exact: Tensor) -> None:
+        """Keeps what is known of a trajectory from total energies of its points, each ``(L + 1, num_chains)``."""
+        errors = (smooth[1:] - smooth[0]).nan_to_num(nan=math.inf)
         self._rates = (-errors).clamp(max=0).exp().mean(0)
         self._diverging = (errors > _MAX_ENERGY_ERROR).any(0)
-        self._total_energy, self._last_num_steps = total, num_steps
+        self.accept_prob, self._smooth_accept_prob = (
+            _move_probabilities(totals).sum(0).to(smooth.dtype) for totals in (exact, smooth)
+        )
+        self._total_energy, self._last_num_steps = exact[0], len(errors)
         if self._t >= self._warmup_steps and bool(self._diverging.any()):
             self._divergences.append(self._t - self._warmup_steps)
+
+
+def _gradient(total: Tensor, leaf: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad(total, leaf, allow_unused=True, materialize_grads=True)
+    return gradient
+
+
+def _move_probabilities(energies: Tensor) -> Tensor:
+    r"""Returns the probabilities of moving to each other point of a trajectory, float64 of shape ``(L, num_chains)``.
+
+    For normalised weights w of the points and :math:`w_0` of the current state, Metropolised Gibbs sampling proposes j
+    with probability :math:`w_j / (1 - w_0)` and accepts with :math:`\min(1, (1 - w_0) / (1 - w_j))`: together
+    :math:`w_j / \max(1 - w_0, 1 - w_j)`, a number of at least 1/2 below the line.
+
+    Args:
+        energies: total energies, that of the current state first, which is finite; NaN counts as +inf.
+    """
+    weights = torch.softmax(-torch.nan_to_num(energies.double(), nan=math.inf, posinf=math.inf), 0)
+    return weights[1:] / torch.maximum(1 - weights[0], 1 - weights[1:])

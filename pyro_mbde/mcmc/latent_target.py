@@ -13,7 +13,6 @@ from pyro_mbde.density.distribution import MollifiedExpFamily
 from pyro_mbde.density.mixed_base import MixedBase
 from pyro_mbde.density.rectangles import normal_scores
 from pyro_mbde.density.row_batch import RowBatch
-from pyro_mbde.mcmc.smooth import are_energies_smooth
 from pyro_mbde.mcmc.target import Params, Target, check_not_batched, nan_text
 
 #: Draws of the base that are tried at once for a starting point.
@@ -55,7 +54,6 @@ class LatentTarget(Target):
     """
 
     is_batched = True
-    has_tilt = True  # a predicate counts as one: it is left to the exact energy, too
 
     def __init__(self, density: Distribution, name: str = "density") -> None:
         check_not_batched(density, name)
@@ -66,6 +64,7 @@ class LatentTarget(Target):
         self._event_shape = density.event_shape
         self._device = columns.marginals[0].edges.device
         self.lower_bound_fn = self._lower_bound
+        self.has_smooth_energy = self._fitted is not None or bool(columns.predicates)
         self.supports, self.transforms = {"x": support_of(density)}, {}
         zero = torch.zeros(self._event_shape, dtype=torch.float64, device=self._device)
         self.spread = {"x": LocationScale(zero, zero + 1)}
@@ -87,7 +86,7 @@ class LatentTarget(Target):
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density, up to a constant; +inf where a predicate fails."""
         energy = self._energy_of_base(params)
-        if are_energies_smooth() or (self._fitted is None and not self._columns.predicates):
+        if not self.has_smooth_energy:
             return energy
         rows = self._rows(params["x"])
         if self._fitted is not None:
@@ -114,6 +113,10 @@ class LatentTarget(Target):
         """Rows, or batches of them, made from normal scores of the same shape."""
         uniforms = torch.special.ndtr(scores.reshape(-1, scores.shape[-1]))
         return self._columns.from_uniforms(uniforms).reshape(scores.shape)
+
+    def raw_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns the negative log-density of the normal scores of the base, without tilt and predicates."""
+        return self._energy_of_base(params)
 
     def _energy_of_base(self, params: Params) -> Tensor:
         energy: Tensor = params["x"].square().flatten(-len(self._event_shape)).sum(-1) / 2

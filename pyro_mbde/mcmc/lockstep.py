@@ -190,17 +190,10 @@ class LockstepKernel(MCMCKernel):
         return vectors * self._factor if self._factor.dim() == 1 else vectors @ self._factor.T
 
     def _energy_at(self, params: Params) -> Tensor:
+        """Returns the exact energies of points, +inf where a point is not finite and its energy is not a number."""
         assert self._potential_fn is not None  # set up
         with torch.no_grad():
-            energy = self._potential_fn(params)
-        num_points = next(iter(params.values())).shape[0]
-        if energy.shape != (num_points,):
-            raise ValueError(argument_error("potential_fn", f"return shape ({num_points},)", tuple(energy.shape)))
-        if bool(torch.isnan(energy).any()):
-            wrong = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
-            where = f"site {', '.join(wrong)} is not finite" if wrong else f"all of {', '.join(params)} are finite"
-            raise ValueError(argument_error("potential energy", "be a number", math.nan, f"At that point, {where}."))
-        return energy
+            return checked_energy(self._potential_fn(params), params, "potential_fn")
 
     def _flatten(self, params: Params) -> Tensor:
         return torch.cat([params[name].reshape(self.num_chains, -1) for name in self._shapes], -1)
@@ -255,6 +248,25 @@ class LockstepKernel(MCMCKernel):
         if self._adapts_step:
             self._step_size = like.new_full(self._step_size.shape, self._best(num_dims)[0])
             self._averaging = _DualAveraging(prox_center=self._step_size.log(), gamma=self._gamma)
+
+
+def checked_energy(energy: Tensor, params: Params, name: str) -> Tensor:
+    """Returns the energies that a function of that name gives points, NaN at a point that is not finite as +inf.
+
+    Raises:
+        ValueError: the energies are not one for each point; or NaN at a finite point.
+    """
+    num_points = next(iter(params.values())).shape[0]
+    if energy.shape != (num_points,):
+        raise ValueError(argument_error(name, f"return shape ({num_points},)", tuple(energy.shape)))
+    wrong = torch.isnan(energy)
+    if not bool(wrong.any()):
+        return energy
+    is_finite = torch.stack([torch.isfinite(value).flatten(1).all(1) for value in params.values()]).all(0)
+    if bool((wrong & is_finite).any()):
+        remedy = f"At that point, all of {', '.join(params)} are finite."
+        raise ValueError(argument_error("potential energy", "be a number", math.nan, remedy))
+    return torch.where(wrong, torch.inf, energy)
 
 
 def _constrain(target: Target, name: str, values: Tensor) -> Tensor:

@@ -47,9 +47,7 @@ class ModelTarget(Target):
 
     def __init__(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._model, self._args, self._kwargs = model, args, kwargs
-        smooth = SmoothLatents()
-        self._run = smooth(model)
-        self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(self._run))
+        self._tracer = _poutine.trace(_InitMessenger(_init_to_prior)(model))
         with seeded(0), pyro.validation_enabled(False):
             enumerated_energy, self._inverses, self._prototype = self._initialize()
             for name in self._inverses:
@@ -66,14 +64,15 @@ class ModelTarget(Target):
         # and which torch.vmap cannot vectorise.
         is_enumerated = any(site["fn"].has_enumerate_support for _, site in self._prototype.iter_stochastic_nodes())
         self._plain_energy = enumerated_energy if is_enumerated else self._conditioned_energy
-        smooth.take({name: self._prototype.nodes[name]["fn"] for name in self._inverses})
-        self.has_tilt = bool(smooth.tilts)
+        self._smooth = SmoothLatents()
+        self._smooth.take({name: self._prototype.nodes[name]["fn"] for name in self._inverses})
+        self.has_smooth_energy = bool(self._smooth.tilts)
 
     def _initialize(self) -> tuple[Potential, dict[str, Any], Any]:
         """Returns Pyro's potential energy, the transforms to unconstrained coordinates, and a trace."""
         try:
             _, energy, inverses, prototype = _initialize_model(
-                self._run,
+                self._model,
                 model_args=self._args,
                 model_kwargs=self._kwargs,
                 max_plate_nesting=_plate_nesting(self._tracer.get_trace(*self._args, **self._kwargs)),
@@ -97,7 +96,7 @@ class ModelTarget(Target):
         return {name: inverse(trace.nodes[name]["value"].detach()) for name, inverse in self._inverses.items()}
 
     def _conditioned_trace(self, values: Params) -> Any:
-        return _poutine.trace(_poutine.condition(self._run, values)).get_trace(*self._args, **self._kwargs)
+        return _poutine.trace(_poutine.condition(self._model, values)).get_trace(*self._args, **self._kwargs)
 
     def _conditioned_energy(self, points: Params) -> Tensor:
         """The potential energy of unconstrained points, for a model without discrete sites."""
@@ -115,6 +114,11 @@ class ModelTarget(Target):
         for name, entries in self._idle.items():
             energy = energy + (entries * params[name].square()).sum() / 2
         return energy
+
+    def raw_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns the potential energy of one point with smoother tilts."""
+        with self._smooth:
+            return self.raw_potential_fn(params)
 
     def draw(self) -> Params:
         """Returns a draw of the prior."""

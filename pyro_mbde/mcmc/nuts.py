@@ -39,7 +39,8 @@ class _Followed:
         self.smooth_energy = followed.detach()
         with torch.no_grad():
             exact = self.exact(params)
-        return followed + (exact - self.smooth_energy)
+        slope = followed - self.smooth_energy  # 0, with the gradient: the exact energy keeps its bits
+        return exact + torch.where(torch.isfinite(slope), slope, 0.0)
 
 
 class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
@@ -63,7 +64,7 @@ class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
             check_number("target_accept_prob", rate, "be in (0, 1)", lambda value: 0 < value < 1)
         if options.get("max_tree_depth") is not None:
             check_count("max_tree_depth", options["max_tree_depth"])
-        smooth = target.smooth_potential_fn if target.has_tilt else None
+        smooth = target.smooth_potential_fn if target.has_smooth_energy else None
         return cls(potential_fn=_Followed(target.potential_fn, smooth), **options)
 
     @property
@@ -111,16 +112,16 @@ class RecordingNUTS(_NUTS):  # type: ignore[misc]  # Pyro's class is unannotated
         if self.potential_fn.smooth is None:
             self._smooth_rates.append(self._rates[-1])
             return tree
-        # What Pyro adapts to comes from the smooth energy: no step size would do for the exact one.
+        # What Pyro adapts to comes from the smooth energy: for the exact one the step size would go to 0.
         kinetic = self._kinetic_energy(tree.r_left_unscaled)
         error = float(kinetic + self.potential_fn.smooth_energy) - self._smooth_start
         rate = math.exp(-max(error, 0.0)) if error == error else 0.0
         self._smooth_rates.append(rate)
-        # So do divergences: where a predicate fails, the exact energy is infinite, and the tree grows past it. Its
-        # weight there is finite, for the logarithm of a sum of two of them.
+        # A divergence is one of both energies: where a predicate fails, only the exact energy is infinite, and the tree
+        # grows past it. Its weight there is finite, for the logarithm of a sum of two of them.
         return tree._replace(
             sum_accept_probs=torch.as_tensor(rate, dtype=tree.sum_accept_probs.dtype),
-            diverging=not error <= self._max_sliced_energy,
+            diverging=bool(tree.diverging) and not error <= self._max_sliced_energy,
             weight=tree.weight.clamp(min=_LOWEST_LOG_WEIGHT),
         )
 

@@ -9,9 +9,7 @@ values it is as informative as any likelihood, and as smooth in the latents.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 from pyro.poutine.messenger import Messenger
@@ -22,22 +20,6 @@ from pyro_mbde.mcmc.damped_tilt import DampedTilt
 
 _Messenger: Any = Messenger  # Pyro leaves it unannotated
 SmoothTilt = Callable[[MollifiedExpFamily, Tensor], Tensor]
-_smooth: ContextVar[bool] = ContextVar("smooth", default=False)
-
-
-@contextmanager
-def smooth_energies() -> Iterator[None]:
-    """Makes the energies of targets the smooth ones within the block."""
-    token = _smooth.set(True)
-    try:
-        yield
-    finally:
-        _smooth.reset(token)
-
-
-def are_energies_smooth() -> bool:
-    """Returns whether the caller is in :func:`smooth_energies`."""
-    return _smooth.get()
 
 
 def no_tilt(q: MollifiedExpFamily, value: Tensor) -> Tensor:
@@ -53,10 +35,10 @@ def density_in(distribution: Any) -> MollifiedExpFamily | None:
 
 
 class SmoothLatents(_Messenger):  # type: ignore[misc]  # Pyro's class is unannotated
-    """Runs a model with smoother tilts, where energies are smooth.
+    """A handler under which a model has smoother tilts.
 
     Attributes:
-        tilts: for each latent that is drawn from a fitted density, what its tilt is replaced by.
+        tilts: what replaces the tilt, for each latent that the first run of the model draws from a fitted density.
     """
 
     def __init__(self) -> None:
@@ -67,12 +49,17 @@ class SmoothLatents(_Messenger):  # type: ignore[misc]  # Pyro's class is unanno
         """Chooses the tilts for the distributions of a model's latents."""
         densities = {name: density_in(distribution) for name, distribution in distributions.items()}
         num_draws = sum(q.batch_shape.numel() for q in densities.values() if q is not None)
+        damped: dict[int, SmoothTilt] = {}  # sites may share a density
         for name, q in densities.items():
-            if q is not None:
-                self.tilts[name] = DampedTilt(q) if num_draws > 1 else no_tilt
+            if q is not None and num_draws == 1:
+                self.tilts[name] = no_tilt
+            elif q is not None:
+                key = id(q.statistics)
+                damped[key] = self.tilts[name] = damped.get(key) or DampedTilt(q)
 
     def _pyro_sample(self, msg: Any) -> None:
-        if msg["name"] in self.tilts and are_energies_smooth():
+        # Another run may draw the latent from something else.
+        if msg["name"] in self.tilts and density_in(msg["fn"]) is not None:
             msg["fn"] = _smoothed(msg["fn"], self.tilts[msg["name"]])
 
 

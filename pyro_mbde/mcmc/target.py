@@ -16,7 +16,6 @@ from torch.distributions import Distribution, TransformedDistribution, biject_to
 from pyro_mbde._checks import argument_error
 from pyro_mbde.density.base import LocationScale, location_scale_of_draws, reference_draws, support_of
 from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.mcmc.smooth import are_energies_smooth, smooth_energies
 
 Params = dict[str, Tensor]
 Potential = Callable[[Params], Tensor]
@@ -40,7 +39,7 @@ class Target(ABC):
         transforms: for each site, the bijection from its unconstrained coordinates to its support.
         spread: for each site, location and scale of its unconstrained coordinates.
         lower_bound_fn: a cheap lower bound of the potential energy; or ``None``.
-        has_tilt: whether the smooth energy (:mod:`~pyro_mbde.mcmc.smooth`) differs from the exact one.
+        has_smooth_energy: whether the smooth energy (:mod:`~pyro_mbde.mcmc.smooth`) differs from the exact one.
     """
 
     is_batched: bool
@@ -48,11 +47,15 @@ class Target(ABC):
     transforms: dict[str, Any]
     spread: dict[str, LocationScale]
     lower_bound_fn: Potential | None
-    has_tilt: bool
+    has_smooth_energy: bool
 
     @abstractmethod
     def raw_potential_fn(self, params: Params) -> Tensor:
         """Returns the negative log-density up to a constant, or NaN where it cannot be computed."""
+
+    @abstractmethod
+    def raw_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns what Hamiltonian kernels follow in place of :meth:`raw_potential_fn`."""
 
     @abstractmethod
     def draw(self) -> Params:
@@ -71,14 +74,8 @@ class Target(ABC):
         return self._settle(self.raw_potential_fn(params), params)
 
     def smooth_potential_fn(self, params: Params) -> Tensor:
-        """Returns the smooth energy of one point, as :mod:`~pyro_mbde.mcmc.smooth` describes it."""
-        with smooth_energies():
-            return self.potential_fn(params)
-
-    def batched_smooth_potential_fn(self, params: Params) -> Tensor:
-        """Returns the smooth energies of ``num_chains`` points."""
-        with smooth_energies():
-            return self.batched_potential_fn(params)
+        """Returns the smooth energy of one point (:mod:`~pyro_mbde.mcmc.smooth`), otherwise as :meth:`potential_fn`."""
+        return self._settle(self.raw_smooth_potential_fn(params), params)
 
     def batched_potential_fn(self, params: Params) -> Tensor:
         """Returns the potential energies of ``num_chains`` points, shape ``(num_chains,)``.
@@ -86,11 +83,19 @@ class Target(ABC):
         Raises:
             ValueError: as for :meth:`potential_fn`; or the model cannot be vectorised.
         """
+        return self._batched(self.raw_potential_fn, params)
+
+    def batched_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns the smooth energies of ``num_chains`` points, otherwise as :meth:`batched_potential_fn`."""
+        return self._batched(self.raw_smooth_potential_fn, params)
+
+    def _batched(self, raw_potential_fn: Potential, params: Params) -> Tensor:
         if self.is_batched:
-            return self._settle(self.raw_potential_fn(params), params)
+            return self._settle(raw_potential_fn(params), params)
         if len(next(iter(params.values()))) == 1:
-            return self.potential_fn({name: value[0] for name, value in params.items()}).reshape(1)
-        vectorized: Any = torch.func.vmap(self.raw_potential_fn, randomness="different")
+            point = {name: value[0] for name, value in params.items()}
+            return self._settle(raw_potential_fn(point), point).reshape(1)
+        vectorized: Any = torch.func.vmap(raw_potential_fn, randomness="different")
         try:
             energy = vectorized(params)
         except RuntimeError as error:
@@ -245,7 +250,7 @@ class DensityTarget(Target):
         self._fitted = density if isinstance(density, MollifiedExpFamily) else None
         self._base: Any = density if self._fitted is None else self._fitted.base
         self.lower_bound_fn = None if self._fitted is None else self._lower_bound
-        self.has_tilt = self._fitted is not None
+        self.has_smooth_energy = self._fitted is not None
         self.supports, self.transforms = {"x": support}, {"x": biject_to(support)}
         self.spread = {"x": spread_of(self.transforms["x"].inv(reference_draws(self._base)))}
 
@@ -259,9 +264,11 @@ class DensityTarget(Target):
         """Returns the negative log-density without the log-normaliser of a fitted density."""
         # The transform maps into the support, so the checks in a fitted density's log_prob are not needed.
         value, log_prob = self._log_base(params)
-        if self._fitted is None or are_energies_smooth():
-            return -log_prob
-        return -(log_prob + self._fitted.tilt(value).to(value))
+        return -(log_prob if self._fitted is None else log_prob + self._fitted.tilt(value).to(value))
+
+    def raw_smooth_potential_fn(self, params: Params) -> Tensor:
+        """Returns the negative log-density of the base."""
+        return -self._log_base(params)[1]
 
     def _lower_bound(self, params: Params) -> Tensor:
         assert self._fitted is not None

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from pyro_mbde import MBDE, DensityRatio
 from pyro_mbde.auditing.hostile_tables import hostile_pairs
-from pyro_mbde.experiments import bench, bench_batches, bench_certificate, bench_chains, bench_gain, guide, medical
+from pyro_mbde.experiments import bench, bench_batches, bench_certificate, bench_gain, guide, medical
 from pyro_mbde.experiments.__main__ import main as draw
 from pyro_mbde.experiments.problems import DIMENSIONS, DOMAINS, PROBLEMS, SCALES, Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.metrics import kl_gain, quadrature_grid
@@ -53,12 +53,10 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in bench_gain.A_PRIORI:
         monkeypatch.setitem(bench_gain.A_PRIORI, name, quick)
     quick_ratio = partial(DensityRatio, weak_learner=learner, ensemble_size=1)
-    monkeypatch.setattr(bench_chains, "MBDE", quick)
     monkeypatch.setattr(bench, "MBDE", SimpleNamespace(paper=quick))
     for module in (bench, bench_certificate):
         monkeypatch.setattr(module, "EPSILONS", (0.25, 1.0))
     monkeypatch.setattr(guide, "SKEWS", (0.2, 0.5))
-    monkeypatch.setattr(bench_chains, "_PROBLEMS", {"ring-tight": ring_tight})
     for name, value in {
         "_TOTALS": (1.0,),
         "_NUM_DRAWS": 2**12,
@@ -82,7 +80,6 @@ def quick_systems(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["certificate", "--trials", "2"], "of 2 at delta = 0.05"),
         (["attack"], "outside the box"),
-        (["chains", "--quick", "--repeats", "1"], "lockstep, 1,024 chains"),
     ],
 )
 @pytest.mark.usefixtures("quick_systems")

@@ -20,7 +20,7 @@ NUM_SAMPLES = {
     "lockstep_random_walk": {"hierarchy": 8000, "default": 4000},
     "hmc": {"hierarchy": 800, "default": 400},
     "nuts": {"hierarchy": 800, "default": 400},
-    "lockstep_hmc": {"hierarchy": 2000, "default": 800},
+    "lockstep_hmc": {"hierarchy": 1000, "default": 500},
     "independence": {"default": 1000},
 }
 SLOW = {
@@ -81,7 +81,7 @@ def test_means_and_quantiles(kernel: str, name: str) -> None:
 def test_many_chains_have_no_bias(kernel: str, name: str, num_chains: int) -> None:
     """Two hundred thousand draws or so, effectively: shares below the true quantiles, to half a per cent."""
     problem = PROBLEMS[name](400)
-    num_samples = 1500 if kernel == "lockstep_random_walk" else 300
+    num_samples = 1500 if kernel == "lockstep_random_walk" else 150
     chains = run_mcmc(problem.model, kernel, num_samples, 300, num_chains=num_chains, seed=0, progress=False)
     for parameter, truth in problem.truths.items():
         draws = torch.tensor(scalar_parameters(chains)[parameter])

@@ -66,7 +66,7 @@ def effective_size(values: Tensor) -> float:
 
 
 #: Number of chains and of draws of each, by kernel.
-RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 120), "hmc": (2, 1500), "nuts": (2, 1500)}
+RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 120), "hmc": (2, 600), "nuts": (2, 500)}
 QUICK = {("lockstep_random_walk", "columns"), ("lockstep_random_walk", "columns-finite-both")}
 QUICK |= {("lockstep_hmc", "columns-restricted")}
 
@@ -77,7 +77,7 @@ QUICK |= {("lockstep_hmc", "columns-restricted")}
         pytest.param(kernel, name, marks=[] if (kernel, name) in QUICK else [pytest.mark.slow])
         for kernel in RUNS
         for name in ("columns", "columns-restricted", "columns-finite-both", "batch-columns")
-        if kernel.startswith("lockstep") or name in ("columns", "columns-restricted")
+        if kernel.startswith("lockstep") or name == "columns-restricted"
     ],
 )
 def test_chains_agree_with_exact_draws(kernel: str, name: str) -> None:
@@ -96,7 +96,7 @@ def test_chains_agree_with_exact_draws(kernel: str, name: str) -> None:
                 assert expected in (0.0, 1.0)
                 continue
             size = effective_size(below)
-            assert size > 400
+            assert size > (400 if num_chains > 2 else 100)
             error = math.sqrt(expected * (1 - expected) * (1 / size + 1 / len(reference)))
             assert abs(float(below.mean()) - expected) < 4.5 * error, (parameter, level)
     assert bool(density.support.check(chains.draws["x"]).all())
