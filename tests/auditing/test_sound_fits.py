@@ -65,10 +65,15 @@ SOUND: dict[str, tuple[Fit, float, Any]] = {
     "batch of columns": (projected(base=BASES["columns"](), num_rows=2), 1.0, BASES["columns"]()),
     "student-t": (boosted(base=BASES["student-t"]()), 1.0, BASES["student-t"]()),
 }
-#: Each way to train, to draw and to be wide, on plain and finite bases and on a box.
+#: Each way to train, to draw and to be wide, on plain and finite bases. Calibrated batches are audited once more below.
 IN_SHORT = [
-    *("calibrated", "mollify, epsilon 3, skew 0.2", "private_draws", "fresh_chains", "box", "bernoulli-3d"),
-    *("batch", "batch, delta 0", "batch of a finite base", "columns", "columns of levels"),
+    "calibrated",
+    "private_draws",
+    "fresh_chains",
+    "bernoulli-3d",
+    "batch, delta 0",
+    "columns",
+    "columns of levels",
 ]
 
 
