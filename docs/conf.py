@@ -16,6 +16,7 @@ html_theme = "furo"
 html_title = "pyro_mbde"
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
