@@ -135,7 +135,7 @@ QUICK = ("smooth energies in the choice", "current state always first", "momentu
 def test_planted_faults_are_found(name: str) -> None:
     faulty = with_fault(LockstepHMC, *FAULTS[name])
     found = []
-    for step_size in (0.9, 1.4):
+    for step_size in (0.6, 0.9, 1.4):
         num_chains = 1_000_000 if name == SUBTLE else 50_000
         kernel, starts = hmc(faulty, num_chains, init_step_size=step_size, num_steps=3)
         found += [min_p(verdict) for verdict in two_steps(kernel, starts)]
