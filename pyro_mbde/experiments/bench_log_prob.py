@@ -197,7 +197,7 @@ def _flow(dims: int) -> Any:
 
 
 def measure_memory(name: str, dims: int) -> Record:
-    """Returns by how much each way raises a process's peak memory at 10,000 rows, each in a process of its own."""
+    """Returns the rise of peak memory at 10,000 rows for each way, measured in a fresh process."""
     peaks = {}
     for way in _OF_MEMORY:
         peaks[way] = run(module("pyro_mbde.experiments.bench_log_prob", name, dims, way)).answer["bytes"]

@@ -46,7 +46,7 @@ class DampedDensity:
     :math:`N(x, \tau^2 I)` makes of a cosine: finer ripples go, and what is left changes slowly enough to be followed.
 
     Privacy:
-        As sensitive as the density's networks. It is never part of a ``log_prob``.
+        As sensitive as the density's networks. It is never part of the density's own ``log_prob``.
 
     Args:
         q: the fitted density, of any batch shape.

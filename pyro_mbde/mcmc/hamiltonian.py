@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo that follows a smooth energy and selects states by the exact one.
 
 A density is a base times a tilt, which is bounded but steep: steps along its gradient have to be tiny. So trajectories
-follow the *smooth* energy, in which the tilt of a latent's density is left out, or damped where several draws add up
+follow the *smooth* energy, in which the tilt of a latent's density is left out, or the density damped
 (:mod:`~pyro_mbde.mcmc.smooth`), and states are selected by the *exact* energy. Leapfrog steps along any gradient are
 reversible and keep volume, so the chains leave exactly the density invariant (docs/proofs.md, "Exact chains along a
 smooth energy"). Step sizes are adapted to the error of the smooth energy; adapted to the exact one they would collapse.
@@ -241,7 +241,7 @@ def _move_probabilities(energies: Tensor) -> Tensor:
 
     For normalised weights w of the points and :math:`w_0` of the current state, Metropolised Gibbs sampling proposes j
     with probability :math:`w_j / (1 - w_0)` and accepts with :math:`\min(1, (1 - w_0) / (1 - w_j))`: together
-    :math:`w_j / \max(1 - w_0, 1 - w_j)`, a number of at least 1/2 below the line.
+    :math:`w_j / \max(1 - w_0, 1 - w_j)`, whose denominator is at least 1/2.
 
     Args:
         energies: total energies, that of the current state first, which is finite; NaN counts as +inf.

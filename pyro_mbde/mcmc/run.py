@@ -53,8 +53,8 @@ def run_mcmc(
     ``random_walk``, ``hmc`` and ``nuts`` run each chain with its own kernel, seed and adaptation, several at a time
     where there are several cores; the result does not depend on the number of cores. ``lockstep_random_walk``,
     ``lockstep_hmc`` and ``independence`` advance all chains together in one tensor, which suits large numbers of
-    chains. ``hmc``, ``lockstep_hmc`` and ``nuts`` follow the base of a density, or a smoother tilt, and choose by the
-    density itself: exact, without its steep gradients.
+    chains. ``hmc``, ``lockstep_hmc`` and ``nuts`` follow the base of a density, or a damped density, and select states
+    by the density itself, so that the draws are of the density and no steep gradient is followed.
 
     Chains on a density start at draws of its base; chains on a model start at draws of its prior. They are sampled in
     coordinates in which the base, or the prior, has unit scale. Constrained sites are sampled in unconstrained

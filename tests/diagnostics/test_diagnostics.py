@@ -20,8 +20,6 @@ from chain_gallery import (
     all_in_one_mode,
     autoregressive,
     by_hand,
-    diverging_without_the_tilt,
-    followed,
     good_antithetic,
     good_autoregressive,
     good_bimodal,
@@ -30,7 +28,6 @@ from chain_gallery import (
     make_ring,
     missing_ring,
     outside_the_support,
-    rejected_by_the_tilt,
     same_seeds,
     short,
     single,
@@ -38,7 +35,6 @@ from chain_gallery import (
     wrong_scale,
 )
 from densities import BASES, DISCRETE, make_density, normal
-from invariance import steep_density
 from matplotlib.figure import Figure
 
 from pyro_mbde import Chains, Column, Schema, run_mcmc
@@ -70,43 +66,6 @@ def test_chains_that_are_only_too_short_are_not_said_to_disagree() -> None:
     factor = max(float(number) for number in re.findall(r"about ([\d.]+) times", failures))
     longer = by_hand(autoregressive(0.97, 16, int(2000 * factor * 2), 1)[..., 0] * 6.5 + 125)
     assert mixing_report(longer).passed
-
-
-@pytest.mark.parametrize(
-    ("rate", "smooth_rate", "detail"),
-    [
-        (0.5, 0.81, "0.45 to 0.55 by chain; by the smooth energy 0.81"),
-        (0.75, 0.81, "0.70 to 0.80 by chain"),
-        (0.9, 0.5, "0.85 to 0.95 by chain"),
-        (0.5, math.nan, "0.45 to 0.55 by chain"),
-        (0.5, None, "0.45 to 0.55 by chain"),
-    ],
-)
-def test_rejections_by_the_tilt_are_told_apart(rate: float, smooth_rate: float | None, detail: str) -> None:
-    report = mixing_report(followed(rate, smooth_rate))
-    assert report.passed  # it is not a fault
-    assert [check.detail for check in report.checks if check.name == "acceptance rate"] == [detail]
-
-
-def test_what_rejects_is_what_is_blamed() -> None:
-    by_tilt, by_step = (
-        " ".join(mixing_report(rejected_by_the_tilt()).failures),
-        mixing_report(diverging_without_the_tilt()),
-    )
-    assert "Smaller steps do not help" in by_tilt
-    assert "diverged" not in by_tilt
-    assert [failure[:16] for failure in by_step.failures] == ["3 steps diverged"]
-    older = followed(0.3, None, autoregressive(0.98, *SHAPE, 1)[..., 0])
-    assert not any("tilt" in failure for failure in mixing_report(older).failures)
-
-
-def test_chains_of_a_steep_density_say_what_rejects() -> None:
-    """From the kernels themselves, not by hand."""
-    for kernel, num_chains in (("lockstep_hmc", 16), ("nuts", 2)):
-        chains = run_mcmc(steep_density(), kernel, 60, 60, num_chains=num_chains, seed=0, progress=False)
-        failures = " ".join(mixing_report(chains).failures)
-        assert "the density's tilt rejects proposals" in failures, kernel
-        assert "diverged" not in failures
 
 
 def test_one_chain_has_one_reason() -> None:

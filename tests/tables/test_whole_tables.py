@@ -17,14 +17,11 @@ import pandas as pd
 import pytest
 import torch
 from densities import scale_calibration
-from torch import Tensor, nn
+from hostile_scores import HOSTILE, density_of
 
-from pyro_mbde import Column, DensityRatio, FitWarning, Ledger, LogRatio, MollifiedExpFamily, Schema, release
-from pyro_mbde.calibration.placement import Calibrator
-from pyro_mbde.calibration.plan import plan_calibration
+from pyro_mbde import Column, DensityRatio, FitWarning, Ledger, LogRatio, Schema, release
 from pyro_mbde.density.base import PreparedBase
 from pyro_mbde.density.base_draws import SystemSource, system_generator
-from pyro_mbde.density.clipped_ratio import RATIO_SCALE
 from pyro_mbde.sampling.constant_time import constant_time_draws
 from pyro_mbde.sampling.private import private_draws
 from pyro_mbde.tables.files import TableModel, read_table
@@ -359,17 +356,6 @@ class TestFramesAsPeopleHaveThem:
         assert str(caught.value).count("column '") == 1 and f"column {name!r}: " in str(caught.value)
 
 
-class Scored(nn.Module):
-    """A score that depends on the features of a row alone, as hostile as one likes."""
-
-    def __init__(self, score: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self._score = score
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self._score(features.double()).unsqueeze(-1) / RATIO_SCALE
-
-
 LEVELS = Column("a", kind="category", levels=["x", "y", "z"], shares={"x": 0.7, "y": 0.2, "z": 0.1}, missing="level")
 SMALL = {
     "independent": Schema((LEVELS, Column("b", 0, 3, "integer"), Column("c", kind="boolean"))),
@@ -380,24 +366,6 @@ SMALL = {
         condition="b != 2",
     ),
 }
-#: Scores that two hostile tables might lead to, of a row's features.
-HOSTILE: dict[str, Callable[[Tensor], Tensor]] = {
-    "high": lambda features: 9 * features.sum(-1),
-    "low": lambda features: -9 * features.sum(-1),
-    "missing alone": lambda features: torch.where(features[..., 0] > 0, 30.0, -1.0),
-    "waves": lambda features: 5 * (1e3 * features.sum(-1)).sin(),
-    "infinite": lambda features: torch.where(features[..., -1] > 0, math.inf, 0.0),
-    "NaN": lambda features: torch.where(features[..., -1] > 0, math.nan, -1.0),
-    "zero": lambda features: 0 * features.sum(-1),
-}
-
-
-def density_of(
-    base: Any, score: Callable[[Tensor], Tensor], epsilon: float, num_rows: int | None
-) -> MollifiedExpFamily:
-    plan = plan_calibration(base, epsilon, 1e-9, 0.3, num_rows)
-    natural_params = torch.tensor([RATIO_SCALE], dtype=torch.float64)
-    return Calibrator(base, Scored(score), natural_params, progress=False).density(*plan, num_rows)
 
 
 class TestHostileTables:
