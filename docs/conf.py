@@ -1,22 +1,35 @@
 """Sphinx configuration."""
 
+import os
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+# Executed pages run the commands of this interpreter's environment, also where that is not activated.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_kernels")
 
 project = "pyro_mbde"
 author = "The pyro_mbde developers"
 version = release = installed_version("pyro_mbde")
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx-mathjax-offline",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
 ]
 html_theme = "furo"
 html_title = "pyro_mbde"
-exclude_patterns = ["_build"]
-myst_enable_extensions = ["dollarmath"]
+exclude_patterns = ["_build", "_kernels"]
+myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
+nb_execution_mode = "auto"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 600
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
