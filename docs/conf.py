@@ -7,7 +7,7 @@ from pathlib import Path
 
 # Executed pages run the commands of this interpreter's environment, also where that is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_kernels")
+os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_jupyter")
 
 project = "pyro_mbde"
 author = "The pyro_mbde developers"
@@ -23,7 +23,7 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "pyro_mbde"
-exclude_patterns = ["_build", "_kernels"]
+exclude_patterns = ["_build", "_jupyter"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "auto"
