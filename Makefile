@@ -77,7 +77,7 @@ types: $(INSTALLED)  ## Check types
 	$(BIN)/python -m mypy
 
 doctest: $(INSTALLED)  ## Run the examples in the docstrings and the README
-	$(BIN)/python -m pytest --doctest-modules --doctest-glob=README.md pyro_mbde README.md
+	$(BIN)/python -m pytest --doctest-modules --doctest-glob='*.md' pyro_mbde README.md docs/handing_out.md
 
 docs: $(INSTALLED)  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
