@@ -69,7 +69,7 @@ def measure_pairs() -> pd.DataFrame:
 
 def plot_pairs(table: pd.DataFrame) -> Figure:
     """Left, the set with three of its densities; right, the log-ratios of all pairs."""
-    figure = new_figure(7.6, 4.9)
+    figure = new_figure(7.6, 5.1)
     left, right = figure.subplots(1, 2)
     x, base = table["x"], np.exp(table["log_base"])
     edges = [math.exp(edge) * base for edge in (-0.5, 0.5)]
@@ -88,7 +88,7 @@ def plot_pairs(table: pd.DataFrame) -> Figure:
     right.text(3.1, -1.05, "−ε", ha="right", va="top")
     right.set(xlabel="x", ylabel="log q/q'", xlim=(-3.2, 3.2), ylim=(-1.3, 1.3), title="Log-ratios of their pairs")
     for axis in (left, right):
-        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small")
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     return figure
 
 

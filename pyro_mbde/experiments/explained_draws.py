@@ -99,7 +99,7 @@ def plot_rejection(table: pd.DataFrame) -> Figure:
     right.yaxis.set_major_formatter(lambda value, _: f"$10^{{{value:.0f}}}$")
     right.set_title("Constant time")
     for axis, columns in ((left, 2), (right, 1)):
-        axis.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns)
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=columns)
     return figure
 
 
@@ -282,7 +282,7 @@ def plot_odds(table: pd.DataFrame) -> Figure:
     right.set_xticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
     right.minorticks_off()
     for axis in (left, right):
-        axis.legend(frameon=False, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     return figure
 
 
@@ -310,7 +310,7 @@ def plot_people(table: pd.DataFrame) -> Figure:
     return figure
 
 
-#: What is measured and how it is drawn, by name; all in half a minute.
+#: What is measured and how it is drawn, by name; all in less than a minute.
 EXPLAINED: dict[str, tuple[Callable[[], pd.DataFrame], Callable[[pd.DataFrame], Figure]]] = {
     "pairs": (explained.measure_pairs, explained.plot_pairs),
     "places": (explained.measure_places, explained.plot_places),
