@@ -13,6 +13,7 @@ from pyro_mbde.cli import main as command
 from pyro_mbde.cli.forward import PrintingCommand
 from pyro_mbde.cli.shared import EXAMPLES
 from pyro_mbde.experiments.decision import crossings, plot_decision
+from pyro_mbde.experiments.explained_draws import EXPLAINED
 from pyro_mbde.experiments.figures import PLOTS
 from pyro_mbde.experiments.guide import GUIDE
 from pyro_mbde.experiments.measure import measure
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DRAWN = {**PLOTS, "decision": plot_decision, "decision-medical": plot_decision}
-#: The paper's in its order, then the guide's.
-NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *GUIDE]))
+_DOCUMENTED = {**GUIDE, **EXPLAINED}
+#: The paper's in its order, then the guide's and those of the explanation.
+NAMES = tuple(dict.fromkeys(["first", "mollifier", *_DRAWN, *_DOCUMENTED]))
 
 
 @click.command(
@@ -59,10 +61,12 @@ def main(
     """Measure and draw figures, all of them if none is named: for each a PNG, and a CSV of its numbers.
 
     From the paper: first, mollifier, ring, metrics, coverage, random-1d, random-2d. To choose between methods:
-    decision, decision-medical. Of the documentation: gain, skew, release, placement, scale.
+    decision, decision-medical. Of the documentation: gain, skew, release, placement, scale. Of its explanations, on the
+    line and without training: pairs, places, projection, certificate, rejection, trajectories, rows, accounts, odds,
+    people.
 
     Measurements for the first two groups are kept in the folder of results; a run that was stopped continues where it
-    was. The last group is measured every time; --redraw draws it from the tables in the output folder.
+    was. The others are measured every time; --redraw draws them from the tables in the output folder.
     """
     output = output or results
     path = results / ("quick.jsonl" if quick else "results.jsonl")
@@ -83,10 +87,10 @@ def main(
 
 
 def _draw_guide(name: str, output: Path, *, quick: bool, redraw: bool) -> None:
-    if quick and name != "mollifier":
+    if quick and name in GUIDE and name != "mollifier":
         click.echo(f"{name}: not drawn, it has no quick form")
         return
-    measured, plot = GUIDE[name]
+    measured, plot = _DOCUMENTED[name]
     table_path = output / f"{name}.csv"
     if not redraw:
         measured().round(6).to_csv(table_path, index=False)
