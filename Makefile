@@ -13,7 +13,7 @@ ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage slow ledger figures arviz lint types doctest docs clean
+.PHONY: help demo test coverage slow ledger figures arviz lint types doctest docs package clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -82,5 +82,8 @@ doctest: $(INSTALLED)  ## Run the examples in the docstrings and the README
 docs: $(INSTALLED)  ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
+package: $(INSTALLED)  ## Build the wheel and the source archive into dist/, and try both in a fresh environment
+	.ci/package $(BIN)/python
+
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) $(ARVIZ_VENV) docs/_build results/quick .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(ARVIZ_VENV) dist docs/_build results/quick .pytest_cache .mypy_cache .ruff_cache .coverage

@@ -1,3 +1,3 @@
 """The version, which also the build reads."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
