@@ -7,6 +7,7 @@ from pathlib import Path
 
 # Executed pages run the commands of this interpreter's environment, also where that is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["DOCS_PATH"] = os.environ["PATH"]  # for pages in a shell, whose start-up files may put another Python first
 os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_jupyter")
 
 project = "pyro_mbde"
