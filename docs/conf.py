@@ -7,6 +7,7 @@ from pathlib import Path
 
 # Executed pages run the commands of this interpreter's environment, also where that is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["DOCS_PATH"] = os.environ["PATH"]  # for pages in a shell, whose start-up files may put another Python first
 os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_jupyter")
 
 project = "pyro_mbde"
@@ -30,6 +31,7 @@ nb_execution_mode = "auto"
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 600
+nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
