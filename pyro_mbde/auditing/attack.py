@@ -219,7 +219,9 @@ class Attack:
         if event.epsilon > self.epsilon:
             text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"
             self._evidence.append(fault("black-box", text, event.epsilon))
-        return replace(result, black_box=event.epsilon, event=event.text)
+        if not event.text:
+            return replace(result, black_box=event.epsilon)
+        return replace(result, black_box=event.epsilon, event=event.text, estimate=event.estimate, upper=event.upper)
 
 
 def _rows(table: Any, like: Tensor | None) -> Tensor | None:

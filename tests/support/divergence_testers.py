@@ -51,7 +51,7 @@ def _train(network: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], first: 
     with with_gradients():
         for _ in range(4):
             order = torch.randperm(min(len(first), len(other)))
-            for index in order.split(500):
+            for index in torch.split(order, 500):
                 optimiser.zero_grad()
                 loss(first[index], other[index]).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
@@ -105,7 +105,8 @@ def renyi(first: Tensor, other: Tensor, epsilon: float, delta: float, error: flo
         network = _network(32, learn.shape[1], nn.Tanh)
 
         def scores(values: Tensor, network: nn.Module = network) -> Tensor:
-            return bound * network(values).squeeze(-1).tanh()
+            outputs: Tensor = network(values)
+            return bound * outputs.squeeze(-1).tanh()
 
         def loss(ours: Tensor, theirs: Tensor) -> Tensor:
             upper = ((order - 1) * scores(ours)).exp().mean().log() * order / (order - 1)  # noqa: B023  used at once

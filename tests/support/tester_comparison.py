@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,10 +56,12 @@ def drawn_pair(kind: str, epsilon: float, count: int, pair: int = 2) -> tuple[li
     return draws, (made.table, made.other)
 
 
-def smallest_found(kind: str, claimed: float, count: int, error: float) -> Iterator[tuple[str, float | None]]:
+def smallest_found(
+    kind: str, claimed: float, count: int, error: float, excesses: Sequence[float] = EXCESSES
+) -> Iterator[tuple[str, float | None]]:
     """For each tester the smallest excess from which on the fault is found, or None."""
     found: dict[str, list[bool]] = {}
-    for excess in EXCESSES:
+    for excess in excesses:
         draws, tables = drawn_pair(kind, claimed * excess, count)
         testers = {"own audit": own_audit(BATCH_ROWS if kind == "batches" else 1, tables), **TESTERS}
         with seeded(1), single_thread():
@@ -67,11 +69,12 @@ def smallest_found(kind: str, claimed: float, count: int, error: float) -> Itera
                 found.setdefault(name, []).append(tester(draws[0], draws[1], claimed, 1e-4, error))
     for name, whether in found.items():
         last_miss = max((place for place, hit in enumerate(whether) if not hit), default=-1)
-        yield name, EXCESSES[last_miss + 1] if last_miss + 1 < len(EXCESSES) else None
+        yield name, excesses[last_miss + 1] if last_miss + 1 < len(excesses) else None
 
 
 if __name__ == "__main__":
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     for name in KINDS:
-        for stated in (0.5, 1.0):
+        # In constant time a draw takes about 37 e^epsilon proposals, of which 8 would be too many.
+        for stated in (0.5,) if name == "constant time" else (0.5, 1.0):
             print(name, stated, dict(smallest_found(name, stated, size, 0.05)), flush=True)
