@@ -99,7 +99,7 @@ def registry_entry(card: Mapping[str, Any]) -> dict[str, Any]:
         "deployment_model": {
             "model_name": "Central",
             "model_name_details": _TRUST,
-            "actors": _ACTORS,
+            "actors": _paragraphs(_ACTORS),
             "release_type": "One release" if one_release else "Many releases",
             "release_type_details": _paragraphs(
                 f"The account can still pay for an epsilon of {short_number(account['epsilon_left'])}.",
@@ -115,7 +115,7 @@ def registry_entry(card: Mapping[str, Any]) -> dict[str, Any]:
                 "Rows are brought into the units of the table and rounded as the columns say.",
                 density.get("base_units", ""),
             ),
-            "composition": f"{_RULES.get(account['rule'], account['rule'])} {_CHARGED}",
+            "composition": _paragraphs(f"{_RULES.get(account['rule'], account['rule'])} {_CHARGED}"),
         },
         "implementation": {
             "preprocessing_and_hyperparameter_tuning": _paragraphs(
@@ -252,11 +252,12 @@ def _policies(schema: Any) -> Iterator[str]:
     if not isinstance(schema, Mapping):
         yield "Rows that are not finite were left out."
         return
+    yield "Values that a column cannot hold, by rules of the public schema:"
     for name, default in (("outside", "clip"), ("missing", "drop")):
         ways: dict[str, list[str]] = {}
         for column in schema.get("columns", []):
             ways.setdefault(str(column.get(name) or default), []).append(_code(str(column["name"])))
-        yield from (f"Values {name} ({way}): {', '.join(columns)}." for way, columns in ways.items())
+        yield from (f"- {name}, {way}: {', '.join(columns)}." for way, columns in ways.items())
     kept = [*(schema.get("constraints") or []), *filter(None, [schema.get("condition")])]
     if kept:
         yield f"Rows that do not satisfy {', '.join(map(_code, kept))} were left out."

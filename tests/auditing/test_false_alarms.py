@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
-from quick_fits import BASE, quick_fit
+from audits import quick_audit
+from quick_fits import BASE, Overridden, quick_fit
+from torch import Tensor
 
+from pyro_mbde import MollifiedExpFamily
+from pyro_mbde._torch_state import seeded
 from pyro_mbde.auditing.attack import _FALSE_ALARMS, Attack
 from pyro_mbde.auditing.draws import _serial_tests, check_draws
 from pyro_mbde.auditing.hostile_tables import hostile_pairs
@@ -47,3 +52,15 @@ def test_levels_share_out_one_in_ten_thousand() -> None:
         attack._evidence = [PendingTest(value, fault("draws", "made up")) for value in p_values]
         accused += bool(attack.verdict())
     assert 0.02 * trials - 5 * math.sqrt(0.02 * trials) < accused < 0.02 * trials + 5 * math.sqrt(0.02 * trials)
+
+
+@pytest.mark.parametrize("num_draws", [1000, 4000])
+def test_a_seed_that_is_used_again_is_found_whatever_is_drawn_at_a_time(num_draws: int) -> None:
+    """Releases of two sizes from one seed may differ from the first row on, as batches of proposals do."""
+
+    def draw(q: MollifiedExpFamily, count: int) -> Tensor:
+        with seeded(count):
+            return q.rejection_draws(count).values
+
+    report = quick_audit(lambda table: Overridden(quick_fit(table), draw), num_pairs=1, num_draws=num_draws)
+    assert "repeated" in {finding.kind for finding in report.faults}

@@ -176,3 +176,9 @@ class TestCommand:
             result = self.run("report", path, "--registry")
             assert result.exit_code in (1, 2), path
             assert message in result.stderr
+
+
+def test_the_page_names_every_field() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "registry.md").read_text()
+    missing = [name for name in FORM if f"`{name.removeprefix('deployment.')}`" not in page]
+    assert missing == []

@@ -54,7 +54,7 @@ FAULTY: dict[str, Callable[[Tensor], Any]] = {
     "normaliser never certified": faults.calibration_without_certificate,
     "batch fitted at 2 epsilon": faults.batch_at_the_price_of_a_smaller_epsilon,
     "separate rows sold as one batch": faults.separate_rows_at_the_price_of_one,
-    "skew picked by the table": faults.skew_picked_by_the_table,
+    "epsilon picked by the table, below 1": faults.epsilon_picked_by_the_table,
     "seed used for every release": faults.seed_reused,
 }
 
