@@ -33,7 +33,7 @@ from pyro_mbde.privacy.guarantee import Guarantee
 
 #: Probability that all statistical tests of a report together accuse a function without a fault.
 _FALSE_ALARMS = 1e-4
-#: Draws of a second release, rows of each table to search from.
+#: Draws of a second and third release, rows of each table to search from.
 _NUM_SECOND_DRAWS, _NUM_ROWS = 64, 256
 
 
@@ -137,7 +137,7 @@ class Attack:
             return None
         try:
             draws: Tensor = density.sample(torch.Size([self.num_draws]))
-            second: Tensor = density.sample(torch.Size([_NUM_SECOND_DRAWS]))
+            second, third = (density.sample(torch.Size([_NUM_SECOND_DRAWS])) for _ in range(2))
         except EnvelopeError:
             text = f"the density of {name} cannot be drawn from: its tilt is above its bound or NaN"
             self._evidence.append(fault("tilt", text, math.inf))
@@ -146,6 +146,7 @@ class Attack:
             self._evidence.append(note(f"the density of {name} cannot be drawn from: {type(error).__name__}"))
             return None
         self._evidence += check_repeated_release(name, second, draws)
+        self._evidence += check_repeated_release(name, second, third)  # of one size: batches may follow the size
         return draws.detach()
 
     def _check(self, fitted: _Fitted) -> None:
@@ -219,7 +220,9 @@ class Attack:
         if event.epsilon > self.epsilon:
             text = f"draws alone prove {event.epsilon:.4g} on {result.name!r}: {event.text}"
             self._evidence.append(fault("black-box", text, event.epsilon))
-        return replace(result, black_box=event.epsilon, event=event.text)
+        if not event.text:
+            return replace(result, black_box=event.epsilon)
+        return replace(result, black_box=event.epsilon, event=event.text, estimate=event.estimate, upper=event.upper)
 
 
 def _rows(table: Any, like: Tensor | None) -> Tensor | None:

@@ -51,8 +51,8 @@ def audit(
     - *assumptions of the claim*: base, bounds, guarantee and certificate are the same for every table; the guarantee is
       what bounds and certificate imply; the tilt is in its bounds to the last bit; ``log_prob`` integrates to 1; phi is
       where it is certified to be; draws follow ``log_prob``, do not depend on one another, and are made afresh. The
-      tests among these are made to accuse a sound function about once in 10,000 audits; beside that, a certificate may
-      have failed, with probability delta a density.
+      tests among these share a level of 1 in 10,000 audits, evenly; some of their p-values are asymptotic. Beside that,
+      a certificate may have failed, with probability delta a density. Derivation: docs/proofs.md, *Bounds by counting*.
 
     Proved of this library's trainers, in per cent of the claim, over the standard normal of the plane with four hostile
     pairs and 100,000 draws, white-box and black-box:

@@ -36,10 +36,14 @@ class Event(NamedTuple):
     Attributes:
         epsilon: lower bound, in nats; 0 where nothing was proved.
         text: the event.
+        estimate: log-ratio of how often the event was counted, less delta, in nats; not a bound.
+        upper: upper bound on the log-ratio of this event, in nats, each count wrong with the same probability.
     """
 
     epsilon: float
     text: str
+    estimate: float = 0.0
+    upper: float = 0.0
 
 
 def clopper_pearson(count: int, num_trials: int, error: float) -> tuple[float, float]:
@@ -117,11 +121,17 @@ def epsilon_lower_bound(
             continue
         counted = [scores[name][2 + way], scores[name][3 - way]]
         counts = [int(((part >= threshold) == above).sum()) for part in counted]
-        lower = clopper_pearson(counts[0], len(counted[0]), error / 4)[0]
-        upper = clopper_pearson(counts[1], len(counted[1]), error / 4)[1]
+        lower, most = clopper_pearson(counts[0], len(counted[0]), error / 4)
+        least, upper = clopper_pearson(counts[1], len(counted[1]), error / 4)
         epsilon = math.log((lower - delta) / upper) if lower > delta else 0.0
         if epsilon > best.epsilon:
-            best = Event(epsilon, f"{name} {'>=' if above else '<'} {threshold:.4g}")
+            share, other_share = (count / len(part) for count, part in zip(counts, counted, strict=True))
+            best = Event(
+                epsilon,
+                f"{name} {'>=' if above else '<'} {threshold:.4g}",
+                math.log((share - delta) / other_share) if other_share else math.inf,
+                math.log((most - delta) / least) if least else math.inf,
+            )
     return best
 
 

@@ -68,6 +68,8 @@ class PairResult:
         place: the x where the largest was found.
         black_box: epsilon that draws alone prove, in nats, at the level of the report; None without ``sample``.
         event: what the draws were told apart by.
+        estimate: log-ratio of that event's counts, in nats, which ``black_box`` is a lower bound of; None without one.
+        upper: upper bound on it, in nats.
     """
 
     name: str
@@ -76,6 +78,8 @@ class PairResult:
     place: tuple[float, ...] = ()
     black_box: float | None = None
     event: str = ""
+    estimate: float | None = None
+    upper: float | None = None
 
 
 @dataclass(frozen=True)

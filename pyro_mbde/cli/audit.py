@@ -12,7 +12,7 @@ import click
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.recipe import RECIPE_OPTIONS, Recipe, recipe_options
-from pyro_mbde.cli.shared import CHECK_FAILED, EXAMPLES, find_schema, library, schema_option, shared_options
+from pyro_mbde.cli.shared import CHECK_FAILED, EXAMPLES, OUTPUT, find_schema, library, schema_option, shared_options
 
 
 class _LikeFit(click.Command):
@@ -28,6 +28,7 @@ class _LikeFit(click.Command):
     epilog=f"""\b
 {EXAMPLES}
   pyro-mbde audit --epsilon 1
+  pyro-mbde audit --epsilon 1 --picture audit.png
   pyro-mbde audit --schema schema.toml --epsilon 0.5 --method mbde --num-pairs 3
   pyro-mbde audit --config pyro-mbde.toml    # attacks the trainer that [fit] there describes
 """,
@@ -40,6 +41,9 @@ class _LikeFit(click.Command):
     "--confidence", type=NUMBER, default=0.95, show_default=True, help="Confidence that all lower bounds hold together."
 )
 @click.option("--seed", type=Whole(0), help="For a reproducible audit.")
+@click.option(
+    "--picture", type=OUTPUT, metavar="FILE", help="Also draw it: what was measured, beside what was promised."
+)
 @shared_options
 @click.pass_context
 def audit_command(
@@ -51,6 +55,7 @@ def audit_command(
     num_draws: int,
     confidence: float,
     seed: int | None,
+    picture: Path | None,
 ) -> None:
     """Attack the trainer: fit pairs of hostile, made-up tables and look for anything that contradicts its guarantee.
 
@@ -60,6 +65,14 @@ def audit_command(
     """
     import pyro.distributions as dist
     import torch
+
+    from pyro_mbde.auditing.picture import draw_audit
+    from pyro_mbde.pictures import PICTURE_ENDINGS, write_picture
+
+    if picture is not None and picture.suffix not in PICTURE_ENDINGS:
+        raise click.BadParameter(
+            f"{str(picture)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--picture'"
+        )
 
     columns = find_schema(ctx, schema)
     normal: Any = dist.Normal  # Pyro leaves it unannotated
@@ -74,6 +87,8 @@ def audit_command(
         seed=seed,
         progress=not console.quiet,  # also where standard error is kept in a file: it takes minutes
     )
+    if picture is not None:
+        write_picture(draw_audit(report), picture)
     console.answer({"recipe": asdict(recipe), **json.loads(report.to_json())}, str(report))
     if not report.passed:
         ctx.exit(CHECK_FAILED)

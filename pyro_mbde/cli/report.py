@@ -29,6 +29,7 @@ class _TableOfFit(click.Command):
 {EXAMPLES}
   pyro-mbde report model.pt --table patients.csv -o report.html
   pyro-mbde report public/rows.card.json
+  pyro-mbde report public/rows.card.json --registry > entry.yaml
 """,
 )
 @click.argument("file", type=EXISTING)
@@ -40,6 +41,7 @@ class _TableOfFit(click.Command):
 )
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE", help="File for the report.  [default: MODEL.report.html]")
 @click.option("--target", metavar="NAME", help="Column to predict: trained on released rows, tested on the table.")
+@click.option("--registry", is_flag=True, help="Show the card as an entry of the OpenDP deployments registry, in YAML.")
 @table_options
 @force_option
 @shared_options
@@ -51,22 +53,26 @@ def report_command(
     table: tuple[Path, ...],
     output: Path | None,
     target: str | None,
+    registry: bool,
     csv_format: dict[str, str],
     force: bool,
 ) -> None:
     """Write a report on the model FILE, for the table's owner alone; or show the card FILE of a release.
 
-    The report says in a sentence what rows will look like. It shows table, model and public base column by column, with
-    the distances between them and between pairs of columns, correlations, and how good the fit is; with --target, how
-    well that column is predicted by what released rows teach. It is as sensitive as the table: only you can read the
-    file, and it cannot be written beside a card. A card is public. A CSV table is read as it was for the fit, unless
-    --sep, --decimal or --encoding say otherwise.
+    The report says in a sentence what rows will look like. It shows table, model and public base column by column,
+    with the distances between them and between pairs of columns, correlations, and how good the fit is; with
+    --target, how well that column is predicted by what released rows teach. It is as sensitive as the table: only
+    you can read the file, and it cannot be written beside a card. A card is public, and so is its entry for a
+    registry, with --registry. A CSV table is read as it was for the fit, unless --sep, --decimal or --encoding say
+    otherwise.
     """
     if file.suffix == ".json":
         if table or output is not None or target is not None:
             raise click.UsageError("--table, --target and --output are for models; a card is shown.")
-        _show_card(console, file)
+        _show_card(console, file, as_entry=registry)
         return
+    if registry:
+        raise click.UsageError("--registry is for cards: an entry tells what a card does, and a model is private.")
     if file.name.endswith(RELEASED):
         raise click.UsageError(_no_model(file))
     if target is not None and not table:
@@ -106,7 +112,7 @@ def _no_model(file: Path) -> str:
     return f"{file} must be a model that `pyro-mbde fit` wrote, or the card beside released rows (.card.json)."
 
 
-def _show_card(console: Console, path: Path) -> None:
+def _show_card(console: Console, path: Path, *, as_entry: bool) -> None:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -118,9 +124,17 @@ def _show_card(console: Console, path: Path) -> None:
     if card.get("version") != CARD_VERSION:
         raise ValueError(f"{path} must be a card of version {CARD_VERSION}. Update pyro_mbde to read it.")
     from pyro_mbde.releases.card_text import card_text
+    from pyro_mbde.releases.registry import left_to_fill_in, registry_entry, registry_yaml
 
+    if as_entry and card.get("test_only"):
+        raise ValueError(
+            f"{path} must be of rows drawn with fresh randomness. A release from a seed is not to be registered."
+        )
     try:
-        text = card_text(card)
+        shown = registry_entry(card) if as_entry else card
+        text = registry_yaml(shown) if as_entry else card_text(card)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise ValueError(f"{path} must be a whole card, which a release writes beside its rows.") from error
-    console.answer(card, text)
+    console.answer(shown, text)
+    if as_entry:
+        console.note(f"{len(left_to_fill_in(shown))} fields are yours to fill in: they contain TO FILL IN.")
