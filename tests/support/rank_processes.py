@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,37 +79,11 @@ def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def run_commands(commands: list[list[str]], seconds: float = 120, cwd: Path | None = None) -> list[Outcome]:
-    """Runs a command in each process; those that are left at the end of the time are killed."""
-    port, size = free_port(), len(commands)
-    processes = [
-        subprocess.Popen(
-            command,
-            env=rank_environment(rank, size, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-        )
-        for rank, command in enumerate(commands)
-    ]
-    end = time.monotonic() + seconds
-    try:
-        said = [process.communicate(timeout=max(end - time.monotonic(), 0.1)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [
-        Outcome(out, error, int(process.returncode), out + error)
-        for process, (out, error) in zip(processes, said, strict=True)
-    ]
-
-
 @functools.cache
 def _server() -> subprocess.Popen[str]:
     """A process that has imported what takes long, and forks others."""
     server = subprocess.Popen(
-        [sys.executable, "-W", "ignore", __file__],
+        [sys.executable, __file__],
         env=rank_environment(0, 1, 0),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -128,29 +104,43 @@ def _end_server() -> None:
         server.communicate()
 
 
-def _fork(module: Path, calls: list[tuple[dict[str, str], str, str]], seconds: float) -> list[int]:
-    """Exit codes of processes that are forked once the module is imported, each with its environment, call, result."""
-    server = _server()
+def _fork(module: Path, commands: list[list[str]], seconds: float, cwd: Path) -> list[Outcome]:
+    """Ends of the processes that are forked once the module is imported, without values."""
+    server, port = _server(), free_port()
     assert server.stdin is not None and server.stdout is not None
-    try:
-        server.stdin.write(json.dumps([str(module), calls]) + "\n")
-        server.stdin.flush()
-        if not select.select([server.stdout], [], [], seconds)[0]:
-            raise subprocess.TimeoutExpired(str(module), seconds)
-        codes: list[int] = json.loads(server.stdout.readline())
-    except BaseException:
-        _end_server()
-        raise
-    return codes
+    with tempfile.TemporaryDirectory() as folder:
+        said = [str(Path(folder) / str(rank)) for rank in range(len(commands))]
+        environments = [rank_environment(rank, len(commands), port) for rank in range(len(commands))]
+        try:
+            calls = list(zip(environments, commands, said, strict=True))
+            server.stdin.write(json.dumps([str(module), str(cwd), calls]) + "\n")
+            server.stdin.flush()
+            if not select.select([server.stdout], [], [], seconds)[0]:
+                raise subprocess.TimeoutExpired(str(commands), seconds)
+            codes: list[int] = json.loads(server.stdout.readline())
+        except BaseException:
+            _end_server()
+            raise
+        outcomes = []
+        for code, path in zip(codes, said, strict=True):
+            out, error = (Path(path + end).read_text() for end in (".out", ".err"))
+            outcomes.append(Outcome(out, error, code, out + error))
+        return outcomes
+
+
+def run_commands(commands: list[list[str]], seconds: float = 300, cwd: Path | None = None) -> list[Outcome]:
+    """Runs a command of Python, of a module or of a script, in each process; those that are left at the end are killed.
+
+    The processes are forked from one that has imported torch, which takes seconds, and has computed nothing.
+    """
+    assert all(command[0] == sys.executable for command in commands)
+    return _fork(Path(__file__), [command[1:] for command in commands], seconds, cwd or Path.cwd())
 
 
 def run_ranks(
     module: Path, function: str, size: int = 2, *arguments: Any, seconds: float = 300, timeout: float = 120.0
 ) -> list[Outcome]:
     """Calls ``function(ranks, *arguments)`` of a file in so many processes that have joined one another.
-
-    The processes are forked from one that has imported the file and has computed nothing: torch takes seconds to
-    import. Those that a shell starts are in the tests of the command line.
 
     Args:
         module: the file that defines the function.
@@ -164,16 +154,11 @@ def run_ranks(
         call = Path(folder) / "call"
         call.write_bytes(pickle.dumps((str(module), function, arguments, timeout)))
         results = [Path(folder) / f"result-{rank}" for rank in range(size)]
-        port = free_port()
-        codes = _fork(
-            module,
-            [(rank_environment(rank, size, port), str(call), str(result)) for rank, result in enumerate(results)],
-            seconds,
-        )
+        ended = _fork(module, [["call", str(call), str(result)] for result in results], seconds, Path.cwd())
         outcomes = []
-        for result, code in zip(results, codes, strict=True):
+        for result, end in zip(results, ended, strict=True):
             value, error = pickle.loads(result.read_bytes()) if result.exists() else (None, "")
-            outcomes.append(Outcome(value, error, code, result.with_suffix(".output").read_text()))
+            outcomes.append(Outcome(value, error, end.code, end.output))
         return outcomes
 
 
@@ -191,6 +176,7 @@ def _call(call: str, result: str) -> int:
     from pyro_mbde.ranks import joined_ranks
 
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     try:
         called = getattr(importlib.import_module(Path(module).stem), function)
         # Steps may be short: nobody begins while another has not started.
@@ -207,8 +193,27 @@ def _call(call: str, result: str) -> int:
     return 0
 
 
-def _forked(environment: dict[str, str], call: str, result: str) -> int:
-    """The number of a new process that makes the call, and writes what it says beside the result."""
+def _run(words: list[str]) -> int:
+    """Makes a call, or runs what ``python`` would with these words; returns the exit code."""
+    if words[0] == "call":
+        return _call(*words[1:])
+    name, *sys.argv = words[1:] if words[0] == "-m" else [words[0], *words]
+    sys.path.insert(0, os.getcwd())
+    try:
+        if words[0] == "-m":
+            sys.argv.insert(0, name)
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
+        return end.code or 0 if isinstance(end.code, int | None) else 1
+    return 0
+
+
+def _forked(environment: dict[str, str], words: list[str], said: str) -> int:
+    """The number of a new process that runs the words, and writes what they say to two files."""
     child = os.fork()
     if child:
         return child
@@ -216,22 +221,24 @@ def _forked(environment: dict[str, str], call: str, result: str) -> int:
     try:
         os.environ.clear()
         os.environ.update(environment)
-        said = os.open(Path(result).with_suffix(".output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for stream in (1, 2):
-            os.dup2(said, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        code = _call(call, result)
+        for stream, end in ((1, ".out"), (2, ".err")):
+            os.dup2(os.open(said + end, os.O_WRONLY | os.O_CREAT), stream)
+        code = _run(words)
         sys.stdout.flush()
-        sys.stderr.flush()
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code)
 
 
 def _serve() -> None:
+    import torch  # noqa: F401
+
     for line in sys.stdin:
-        module, calls = json.loads(line)
+        module, cwd, calls = json.loads(line)
+        os.chdir(cwd)
         if str(Path(module).parent) not in sys.path:
             sys.path.insert(0, str(Path(module).parent))
         importlib.import_module(Path(module).stem)
