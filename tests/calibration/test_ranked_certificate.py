@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from densities import BASES, normal
-from rank_processes import run_ranks, values_of
+from rank_processes import run_ranks, shorten_steps, values_of
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -165,9 +165,10 @@ def test_the_owner_is_told_who_makes_no_draws() -> None:
 def fail_first(ranks: Ranks) -> str:
     """The first process fails while it decides, after longer than a step may take."""
     calibrator = calibrator_of(normal(2), ranks)
+    shorten_steps(0.3)
 
     def certify(*arguments: object) -> bool:
-        time.sleep(4)
+        time.sleep(1)
         raise MemoryError("too much")
 
     vars(calibration)["certify"] = certify
@@ -179,7 +180,7 @@ def fail_first(ranks: Ranks) -> str:
 
 
 def test_errors_of_the_first_process_end_the_others() -> None:
-    found = values_of(run_ranks(HERE, "fail_first", 2, timeout=3))
+    found = values_of(run_ranks(HERE, "fail_first", 2))
     assert found[0] == "MemoryError: too much"
     assert found[1] == "LostRankError: The first process of several failed. Its own message says why."
 

@@ -41,7 +41,7 @@ def lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_passed(model: Path, run: Run) -> None:
-    words = ("diagnose", model, "--seed", 0, "--num-samples", 1500, "--num-chains", 4)
+    words = ("diagnose", model, "--seed", 0, "--num-samples", 800, "--num-chains", 4)
     result = run(*words, "--json")
     document = json.loads(result.stdout)
     assert document["passed"]

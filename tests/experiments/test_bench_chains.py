@@ -16,6 +16,7 @@ from pyro_mbde.experiments.bench_chains import WAYS, run_stock
 from pyro_mbde.experiments.chain_pictures import plot_chains
 from pyro_mbde.experiments.chain_problems import CHAIN_PROBLEMS, as_model
 from pyro_mbde.experiments.chain_results import summarize
+from pyro_mbde.mcmc import hamiltonian
 
 
 @pytest.mark.parametrize("name", CHAIN_PROBLEMS)
@@ -32,8 +33,9 @@ def test_a_problem_is_the_same_whenever_it_is_made(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ring-tight", "effects"])
 def test_every_kernel_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(bench_chains, "_QUICK_STEPS", (8, 4))
+    monkeypatch.setattr(bench_chains, "_QUICK_STEPS", (4, 2))
     monkeypatch.setattr(bench_chains, "_MAX_TREE_DEPTH", 2)
+    monkeypatch.setattr(hamiltonian, "MAX_MEAN_STEPS", 4)
     monkeypatch.setattr(chain_problems, "_NUM_QUICK_ROWS", 200)
     path, picture = tmp_path / "records.json", tmp_path / "chains.png"
     words = ["--problem", name, "--epsilon", "1", "--seeds", "1", "--quick", "--quiet"]

@@ -310,7 +310,7 @@ class TestPostgreSQL:
         ]
         for other, match in wrong:
             with pytest.raises(LedgerError, match=match) as caught:
-                Ledger(other.render_as_string(hide_password=False), timeout=2)
+                Ledger(other.render_as_string(hide_password=False), timeout=30)
             assert str(other.password) not in str(caught.value)
 
     def test_what_the_server_refuses(self, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import arviz
@@ -16,6 +17,7 @@ from pyro.infer.mcmc import StreamingMCMC
 from pyro.infer.mcmc.util import summary
 
 from pyro_mbde import Chains, IndependenceSampler, LockstepHMC, LockstepRandomWalk, MollifiedExpFamily
+from pyro_mbde._torch_state import seeded
 
 #: Sites of which the parameter and the value have different shapes among them.
 SHAPES = {"centre": (2,), "scale": (), "share": (3,), "factor": (3, 3)}
@@ -52,9 +54,16 @@ def run(kernel: Any, num_samples: int = 20, warmup_steps: int = 30, *args: Any, 
     return mcmc
 
 
+@functools.cache
+def sampled(kind: Any) -> Any:
+    """Eight chains of a kernel, run once for all that is asked of them."""
+    with seeded(0):
+        return run(kind(Model(make_density(normal(2))), num_chains=8), 20, 30, ROWS)
+
+
 @each_kind
-def test_samples_are_grouped_as_from_so_many_chains(kind: Any, plane: MollifiedExpFamily) -> None:
-    mcmc = run(kind(Model(plane), num_chains=8), 20, 30, ROWS)
+def test_samples_are_grouped_as_from_so_many_chains(kind: Any) -> None:
+    mcmc = sampled(kind)
     draws, grouped = mcmc.get_samples(), mcmc.get_samples(group_by_chain=True)
     for name, shape in SHAPES.items():
         assert (draws[name].shape, grouped[name].shape) == ((160, *shape), (8, 20, *shape))
@@ -68,10 +77,8 @@ def test_samples_are_grouped_as_from_so_many_chains(kind: Any, plane: MollifiedE
 
 
 @each_kind
-def test_summary_and_diagnostics_are_of_sites(
-    kind: Any, plane: MollifiedExpFamily, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mcmc = run(kind(Model(plane), num_chains=8), 20, 30, ROWS)
+def test_summary_and_diagnostics_are_of_sites(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mcmc = sampled(kind)
     mcmc.summary()
     printed = capsys.readouterr().out
     assert [name for name in ("centre[0]", "centre[1]", "scale") if name in printed] == [
@@ -87,16 +94,16 @@ def test_summary_and_diagnostics_are_of_sites(
 
 
 @each_kind
-def test_predictive_takes_the_samples(kind: Any, plane: MollifiedExpFamily) -> None:
-    model = Model(plane)
-    mcmc = run(kind(model, num_chains=8), 20, 30, ROWS)
+def test_predictive_takes_the_samples(kind: Any) -> None:
+    mcmc = sampled(kind)
     for parallel in (True, False):
-        assert Predictive(model, mcmc.get_samples(), parallel=parallel)()["row"].shape == (160, 4)
+        predictive = Predictive(mcmc.kernel.model, mcmc.get_samples(), parallel=parallel)
+        assert predictive()["row"].shape == (160, 4)
 
 
 @has_from_pyro
-def test_arviz_takes_the_chains(plane: MollifiedExpFamily) -> None:
-    mcmc = run(LockstepHMC(Model(plane), num_chains=8), 20, 30, ROWS)
+def test_arviz_takes_the_chains() -> None:
+    mcmc = sampled(LockstepHMC)
     data = arviz.from_pyro(mcmc, log_likelihood=False)
     assert data["posterior"]["centre"].shape == (8, 20, 2)
     assert data["observed_data"]["row"].shape == (4,)
@@ -127,7 +134,7 @@ def test_a_potential_of_the_users_own(kind: Any, num_runs: int) -> None:
 
 @each_kind
 def test_streaming_keeps_the_chains_apart(kind: Any, plane: MollifiedExpFamily) -> None:
-    mcmc = StreamingMCMC(kind(Model(plane), num_chains=8), 20, 30, disable_progbar=True)
+    mcmc = StreamingMCMC(kind(Model(plane), num_chains=8), 10, 15, disable_progbar=True)
     mcmc.run(ROWS)
     statistics = mcmc.get_statistics()
     assert statistics[0, "scale"]["mean"].shape == (8,)
@@ -156,7 +163,7 @@ def test_the_independence_sampler(base: dist.TorchDistribution, capsys: pytest.C
 def test_stock_kernels_on_a_density(kernel: Any, plane: MollifiedExpFamily) -> None:
     options = {"max_tree_depth": 4} if kernel is NUTS else {"num_steps": 4}
     model = Model(plane)
-    mcmc = run(kernel(model, **options), 20, 30, ROWS)
+    mcmc = run(kernel(model, **options), 20, 10, ROWS)
     assert mcmc.get_samples()["centre"].shape == (20, 2)
     assert Predictive(model, mcmc.get_samples(), parallel=True)()["row"].shape == (20, 4)
     if hasattr(arviz, "from_pyro"):

@@ -169,17 +169,17 @@ def test_an_interrupt_in_warmup_changes_nothing(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["random_walk", "hmc", "lockstep_random_walk", "lockstep_hmc", "independence"])
 def test_an_interrupt_returns_what_was_drawn(kernel: str) -> None:
-    statistics = Interrupting(1000)
+    statistics = Interrupting(500)
     density = MollifiedExpFamily(normal(2), statistics, torch.tensor([0.1]), 0.0)
     with pytest.warns(UserWarning, match="Interrupted: each chain has [0-9]+ of 5000 draws"):
-        chains = run_mcmc(density, kernel, 5000, 100, num_chains=3, seed=0, progress=False, num_workers=1)
+        chains = run_mcmc(density, kernel, 5000, 30, num_chains=3, seed=0, progress=False, num_workers=1)
     # all chains are about equally far: a turn is 20 steps
-    assert 150 < chains.num_samples < 5000
+    assert 75 < chains.num_samples < 5000
     assert chains.draws["x"].shape[0] == chains.sample_stats["lp"].shape[0] == 3
     density.statistics.left[0] = 10**9  # type: ignore[index, operator, union-attr]  # of the copy in the density
-    more = resume_mcmc(chains, 50, progress=False, num_workers=1)
+    more = resume_mcmc(chains, 10, progress=False, num_workers=1)
     assert torch.equal(more.draws["x"][:, : chains.num_samples], chains.draws["x"])
-    assert more.num_samples == chains.num_samples + 50
+    assert more.num_samples == chains.num_samples + 10
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

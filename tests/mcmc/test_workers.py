@@ -103,19 +103,22 @@ def own_children() -> list[Any]:
     return [child for child in multiprocessing.active_children() if child.pid not in OTHERS]
 
 
-def test_a_killed_worker_is_an_error_within_seconds() -> None:
-    start = time.monotonic()
+def test_a_killed_worker_is_an_error_without_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcmc, "_MIN_PATIENCE", 3600.0)
     with pytest.raises(WorkerError, match=r"A worker process ended \(exit code -9\)"):
         run_mcmc(
             child_only(lambda: os.kill(os.getpid(), signal.SIGKILL)), "nuts", 500, 100, 2, progress=False, num_workers=2
         )
-    assert time.monotonic() - start < 30
     assert not own_children()
 
 
-def test_a_worker_killed_from_outside_is_an_error_within_seconds(plane: MollifiedExpFamily) -> None:
+def test_a_worker_killed_from_outside_is_an_error_without_patience(
+    plane: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcmc, "_MIN_PATIENCE", 3600.0)
+
     def kill() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not own_children() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.2)
@@ -125,10 +128,8 @@ def test_a_worker_killed_from_outside_is_an_error_within_seconds(plane: Mollifie
 
     killer = threading.Thread(target=kill)
     killer.start()
-    start = time.monotonic()
     with pytest.raises(WorkerError, match=r"exit code -15"):
         run_mcmc(plane, "nuts", 100_000, 1000, 2, progress=False, num_workers=2)
-    assert time.monotonic() - start < 30
     killer.join()
     assert not own_children()
 
@@ -215,7 +216,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "start\n"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
         workers_of_it = children_of(process.pid)
@@ -282,11 +283,11 @@ def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
         assert process.stdout.readline() == "start\n"
         assert process.stdout.readline() == "(2, 20)\n"
         assert process.stdout.readline() == "start\n"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while min(map(cpu_seconds, children_of(process.pid)), default=0.0) < 0.5 and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -181,7 +181,7 @@ def test_last_states_have_the_law_they_should() -> None:
         expected = base @ torch.matrix_power(matrix, num_steps)
         counts = torch.bincount(draws.values, minlength=4)
         chi_square = float(((counts - num_draws * expected) ** 2 / (num_draws * expected)).sum())
-        assert chi_square < 24.3  # 3 degrees of freedom, 2e-5
+        assert chi_square < 36  # 3 degrees of freedom, 8e-8
         assert draws.total_variation == total_variation_bound(density.bounds, num_steps)
 
 

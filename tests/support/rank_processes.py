@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
+import json
 import os
 import pickle
+import runpy
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +32,30 @@ class Outcome(NamedTuple):
     error: str
     code: int
     output: str
+
+
+def shorten_steps(seconds: float) -> None:
+    """Lets a step in common take so long from now on, in processes that have joined: what waits has other limits."""
+    import torch.distributed.distributed_c10d as c10d
+
+    from pyro_mbde import ranks
+
+    assert ranks._joined is not None
+    set_timeout: Any = c10d._set_pg_timeout  # the public names set it for new groups, which have to meet within it
+    set_timeout(timedelta(seconds=seconds), ranks._joined.steps)
+
+
+def refuse_steps() -> float:
+    """Lets what waits have no other group to wait in than the patient one; returns that one's seconds."""
+    import torch
+
+    from pyro_mbde import ranks
+
+    assert ranks._joined is not None
+    ranks._joined = ranks._joined._replace(steps="none")
+    backend = ranks._joined.patient._get_backend(torch.device("cpu"))
+    seconds: float = backend.options._timeout.total_seconds()
+    return seconds
 
 
 def free_port() -> int:
@@ -47,34 +79,66 @@ def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def run_commands(commands: list[list[str]], seconds: float = 120, cwd: Path | None = None) -> list[Outcome]:
-    """Runs a command in each process; those that are left at the end of the time are killed."""
-    port, size = free_port(), len(commands)
-    processes = [
-        subprocess.Popen(
-            command,
-            env=rank_environment(rank, size, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-        )
-        for rank, command in enumerate(commands)
-    ]
-    end = time.monotonic() + seconds
-    try:
-        said = [process.communicate(timeout=max(end - time.monotonic(), 0.1)) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [
-        Outcome(out, error, int(process.returncode), out + error)
-        for process, (out, error) in zip(processes, said, strict=True)
-    ]
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """A process that has imported what takes long, and forks others."""
+    server = subprocess.Popen(
+        [sys.executable, __file__],
+        env=rank_environment(0, 1, 0),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    atexit.register(_end_server)
+    return server
+
+
+def _end_server() -> None:
+    """Ends the server and whatever it forked."""
+    if _server.cache_info().currsize:
+        server = _server()
+        _server.cache_clear()
+        atexit.unregister(_end_server)
+        os.killpg(server.pid, signal.SIGKILL)
+        server.communicate()
+
+
+def _fork(module: Path, commands: list[list[str]], seconds: float, cwd: Path) -> list[Outcome]:
+    """Ends of the processes that are forked once the module is imported, without values."""
+    server, port = _server(), free_port()
+    assert server.stdin is not None and server.stdout is not None
+    with tempfile.TemporaryDirectory() as folder:
+        said = [str(Path(folder) / str(rank)) for rank in range(len(commands))]
+        environments = [rank_environment(rank, len(commands), port) for rank in range(len(commands))]
+        try:
+            calls = list(zip(environments, commands, said, strict=True))
+            server.stdin.write(json.dumps([str(module), str(cwd), calls]) + "\n")
+            server.stdin.flush()
+            if not select.select([server.stdout], [], [], seconds)[0]:
+                raise subprocess.TimeoutExpired(str(commands), seconds)
+            codes: list[int] = json.loads(server.stdout.readline())
+        except BaseException:
+            _end_server()
+            raise
+        outcomes = []
+        for code, path in zip(codes, said, strict=True):
+            out, error = (Path(path + end).read_text() for end in (".out", ".err"))
+            outcomes.append(Outcome(out, error, code, out + error))
+        return outcomes
+
+
+def run_commands(commands: list[list[str]], seconds: float = 300, cwd: Path | None = None) -> list[Outcome]:
+    """Runs a command of Python, of a module or of a script, in each process; those that are left at the end are killed.
+
+    The processes are forked from one that has imported torch, which takes seconds, and has computed nothing.
+    """
+    assert all(command[0] == sys.executable for command in commands)
+    return _fork(Path(__file__), [command[1:] for command in commands], seconds, cwd or Path.cwd())
 
 
 def run_ranks(
-    module: Path, function: str, size: int = 2, *arguments: Any, seconds: float = 120, timeout: float = 60.0
+    module: Path, function: str, size: int = 2, *arguments: Any, seconds: float = 300, timeout: float = 120.0
 ) -> list[Outcome]:
     """Calls ``function(ranks, *arguments)`` of a file in so many processes that have joined one another.
 
@@ -90,8 +154,7 @@ def run_ranks(
         call = Path(folder) / "call"
         call.write_bytes(pickle.dumps((str(module), function, arguments, timeout)))
         results = [Path(folder) / f"result-{rank}" for rank in range(size)]
-        commands = [[sys.executable, "-W", "ignore", __file__, str(call), str(result)] for result in results]
-        ended = run_commands(commands, seconds)
+        ended = _fork(module, [["call", str(call), str(result)] for result in results], seconds, Path.cwd())
         outcomes = []
         for result, end in zip(results, ended, strict=True):
             value, error = pickle.loads(result.read_bytes()) if result.exists() else (None, "")
@@ -106,17 +169,17 @@ def values_of(outcomes: list[Outcome]) -> list[Any]:
     return [outcome.value for outcome in outcomes]
 
 
-def _main(call: str, result: str) -> int:
+def _call(call: str, result: str) -> int:
     module, function, arguments, timeout = pickle.loads(Path(call).read_bytes())
-    sys.path.insert(0, str(Path(module).parent))
     import torch
 
     from pyro_mbde.ranks import joined_ranks
 
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     try:
         called = getattr(importlib.import_module(Path(module).stem), function)
-        # Steps may be short: nobody begins while another is still importing.
+        # Steps may be short: nobody begins while another has not started.
         folder = Path(result).parent
         (folder / f"ready-{os.environ['RANK']}").touch()
         while len(list(folder.glob("ready-*"))) < int(os.environ["WORLD_SIZE"]):
@@ -130,5 +193,59 @@ def _main(call: str, result: str) -> int:
     return 0
 
 
+def _run(words: list[str]) -> int:
+    """Makes a call, or runs what ``python`` would with these words; returns the exit code."""
+    if words[0] == "call":
+        return _call(*words[1:])
+    name, *sys.argv = words[1:] if words[0] == "-m" else [words[0], *words]
+    sys.path.insert(0, os.getcwd())
+    try:
+        if words[0] == "-m":
+            sys.argv.insert(0, name)
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(name, run_name="__main__")
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
+        return end.code or 0 if isinstance(end.code, int | None) else 1
+    return 0
+
+
+def _forked(environment: dict[str, str], words: list[str], said: str) -> int:
+    """The number of a new process that runs the words, and writes what they say to two files."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environment)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for stream, end in ((1, ".out"), (2, ".err")):
+            os.dup2(os.open(said + end, os.O_WRONLY | os.O_CREAT), stream)
+        code = _run(words)
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve() -> None:
+    import torch  # noqa: F401
+
+    for line in sys.stdin:
+        module, cwd, calls = json.loads(line)
+        os.chdir(cwd)
+        if str(Path(module).parent) not in sys.path:
+            sys.path.insert(0, str(Path(module).parent))
+        importlib.import_module(Path(module).stem)
+        children = [_forked(*call) for call in calls]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+
+
 if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))
+    _serve()

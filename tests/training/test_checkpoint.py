@@ -304,7 +304,9 @@ read = Sliced.read
 fit("slices", checkpoint={str(path)!r}, checkpoint_steps=1, ensemble_size=4)
 """
     slow = script.replace(
-        'fit("slices"', 'from streamed_tables import Bar\nBar.update = lambda *_: time.sleep(0.1)\nfit("slices"'
+        'fit("slices"',
+        "from streamed_tables import Bar\nsteps = iter(range(99))\n"
+        'Bar.update = lambda *_: time.sleep(0.1 if next(steps) < 30 else 3600)\nfit("slices"',
     )
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT.parents[1])}
     process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", slow], env=environment)

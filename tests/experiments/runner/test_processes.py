@@ -81,9 +81,10 @@ class TestWorkerProcesses:
 
     @pytest.mark.slow
     def test_a_worker_killed_between_tasks_is_replaced(self, workers: WorkerProcesses) -> None:
-        for process in {workers.submit(os.getpid).result() for _ in range(4)}:
+        killed = {workers.submit(os.getpid).result() for _ in range(4)}
+        for process in killed:
             os.kill(process, signal.SIGKILL)
-        time.sleep(0.2)
+        wait_until(lambda: not any(map(is_running, killed)))
         assert [workers.submit(abs, -1).result() for _ in range(4)] == [1] * 4
 
     def test_shutdown(self, new_children: Callable[[], int]) -> None:
@@ -119,7 +120,7 @@ def start(path: Path, function: str, num_jobs: int) -> subprocess.Popen[str]:
     return process
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 40) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -163,11 +164,9 @@ def test_an_interrupt_keeps_rows_and_ends_workers(path: Path, folder: Path) -> N
     try:
         wait_until(lambda: (folder / "2").exists() and path.read_bytes().count(b"\n") == 1)
         workers = descendants_of(process.pid)
-        begun = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-        _, errors = process.communicate(timeout=40)
-        assert time.monotonic() - begun < 10
-        wait_until(lambda: not any(map(is_running, workers)), seconds=5)
+        _, errors = process.communicate(timeout=120)  # the jobs take an hour
+        wait_until(lambda: not any(map(is_running, workers)))
     finally:
         end(process)
     assert process.returncode == -signal.SIGINT
