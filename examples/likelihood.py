@@ -68,7 +68,7 @@ def misread_probs(honest: dist.TorchDistribution, rows: Tensor, chains: Chains) 
 
 def draw_survey(q: dist.Distribution, rows: Tensor, misread: Tensor, probs: dict[str, Tensor], path: Path) -> None:
     """Shows the survey over the density of honest rows, and each row's probability of being misread."""
-    figure = new_figure(11, 5.2)
+    figure = new_figure(9.5, 4.8)
     left, right = figure.subplots(1, 2)
     axes = [torch.linspace(float(low), float(high), 121) for low, high in zip(LOW, HIGH, strict=True)]
     grid = q.log_prob(torch.cartesian_prod(*axes)).exp().reshape(121, 121).T
@@ -83,7 +83,7 @@ def draw_survey(q: dist.Distribution, rows: Tensor, misread: Tensor, probs: dict
     right.set(xlabel="with the public base", ylabel="with q", title="Probability that each row is misread")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=12)
     figure.suptitle("A contaminated survey. For the owner of the table: do not hand it out", fontsize=12)
-    write_picture(figure, path, dpi=85)
+    write_picture(figure, path, dpi=95)
 
 
 @click.command()
