@@ -185,7 +185,7 @@ def test_chains_of_the_clinic_agree_with_quadrature() -> None:
 
 @pytest.mark.slow
 def test_what_a_private_prior_gains() -> None:
-    """The figures of docs/models.md: over 1,000 clinics of eight patients, the error of a score in points."""
+    """The figures of docs/models.md, which are of 1,000 clinics: the error of a score in points."""
     example = load("prior")
     cohort, people = example.load_scores(torch.Generator().manual_seed(20))
     assert len(cohort) > 2 * len(people) > 5000
@@ -197,8 +197,8 @@ def test_what_a_private_prior_gains() -> None:
         "q": q.log_prob(quadrature.scores).double(),
         "table": quadrature.of_the_bare_table(cohort),
     }
-    errors = quadrature.score_errors(log_priors, people, 1000, 8, seed=2)
-    assert errors == pytest.approx({"base": 9.8, "q": 6.3, "table": 4.6}, abs=0.2)
+    errors = quadrature.score_errors(log_priors, people, 250, 8, seed=2)
+    assert errors == pytest.approx({"base": 9.8, "q": 6.3, "table": 4.6}, abs=0.6)
     low = quadrature.scores < 18
     assert float(log_priors["q"].softmax(0)[low].sum()) == pytest.approx(0.48, abs=0.03)
 
