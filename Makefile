@@ -13,7 +13,7 @@ ARVIZ_INSTALLED := $(ARVIZ_VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage slow ledger figures arviz lint types doctest docs package clean
+.PHONY: help demo examples test coverage slow ledger figures arviz lint types doctest docs package clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -33,7 +33,10 @@ $(INSTALLED): $(PLAIN)
 	@touch $@
 
 demo: $(PLAIN)  ## Fit a private density to a real medical table, draw rows of it as one batch, run and check chains
-	$(BIN)/python examples/randhie.py
+	$(BIN)/python examples/demo.py
+
+examples: $(INSTALLED)  ## Run every example at full size and draw the pictures into examples/output
+	set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python $$example; done
 
 test: $(INSTALLED)  ## Run the tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"
