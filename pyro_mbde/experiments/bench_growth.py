@@ -194,12 +194,15 @@ def plot(points: pd.DataFrame) -> Figure:
         for (line, of_line), (color, marker, linestyle) in zip(part.groupby("line", sort=False), _LOOKS, strict=False):
             look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": linestyle, "markersize": 4}
             axis.plot(of_line["at"], of_line["seconds"], label=str(line), **look)
-        axis.set(title=title, xlabel=across, ylabel=upwards, xscale="log", yscale="log")
-        for direction in (axis.xaxis, axis.yaxis):
-            direction.set_major_formatter(lambda value, _: f"{value:g}")
-        if part["at"].max() <= 100:
-            axis.set_xticks(part["at"].round(1).unique() if panel != "draw" else EPSILONS)
+        axis.set(title=title, xlabel=across, ylabel=upwards, yscale="log")
+        if panel == "fit":  # hardly grows
+            axis.set(yscale="linear", ylim=(0, 1.3 * part["seconds"].max()))
+        if panel != "draw":  # there a line is what grows as e^R
+            axis.set_xscale("log")
+            ticks = part["at"].unique()
+            axis.set_xticks(ticks, [f"{tick:g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
             axis.minorticks_off()
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if part["line"].nunique() > 1:
             axis.legend(frameon=False, fontsize="x-small")
     add_caption(
