@@ -25,6 +25,7 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = f"pyro_mbde {version}"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}

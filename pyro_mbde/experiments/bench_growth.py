@@ -200,7 +200,8 @@ def plot(points: pd.DataFrame) -> Figure:
         if panel != "draw":  # there a line is what grows as e^R
             axis.set_xscale("log")
             ticks = part["at"].unique()
-            axis.set_xticks(ticks, [f"{tick:g}" if tick < 1000 else f"{tick:,.0f}" for tick in ticks])
+            axis.set_xticks(ticks, [f"{tick:g}" if tick < 1e4 else f"{tick / 1e3:g}k" for tick in ticks])
+            axis.tick_params(axis="x", labelsize="small")
             axis.minorticks_off()
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         if part["line"].nunique() > 1:
