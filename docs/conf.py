@@ -1,9 +1,11 @@
 """Sphinx configuration."""
 
 import os
+import re
 import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
 # Executed pages run the commands of this interpreter's environment, also where that is not activated.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -23,7 +25,11 @@ extensions = [
     "sphinx_design",
 ]
 html_theme = "furo"
-html_title = "pyro_mbde"
+html_title = f"pyro_mbde {version}"
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
 exclude_patterns = ["_build", "_jupyter"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -38,3 +44,19 @@ autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = True
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Privacy"]
+# Copied are commands, without prompts and without what they print.
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
+
+
+def with_links_of_pages(app: Any, path: Path, docname: str, content: list[str]) -> None:
+    """Points links in files of the root, which pages include, to pages in place of files."""
+    if Path(path).parent == Path(".."):
+        text = content[0].replace("](docs/", "](")
+        content[0] = re.sub(r"\]\((CHANGELOG|CONTRIBUTING|SECURITY)\.md", lambda m: f"]({m[1].lower()}.md", text)
+
+
+def setup(app: Any) -> None:
+    """Connects what this file adds to Sphinx."""
+    app.connect("include-read", with_links_of_pages)

@@ -20,6 +20,7 @@ from pyro_mbde.experiments.bench_batches import batches
 from pyro_mbde.experiments.bench_certificate import attack, certificate
 from pyro_mbde.experiments.bench_chains import chains
 from pyro_mbde.experiments.bench_gain import A_PRIORI, gain, reach
+from pyro_mbde.experiments.bench_growth import growth
 from pyro_mbde.experiments.bench_log_prob import log_prob
 from pyro_mbde.experiments.bench_scale import scale
 from pyro_mbde.experiments.problems import EPSILONS, ring_tight
@@ -94,7 +95,7 @@ def _compare(parts: dict[str, Callable[[int], None]], repeats: int) -> None:
     click.echo(f"{medians}, ratio {ratio:.1f} (medians of {repeats})")
 
 
-for measurement in (gain, reach, batches, bases, certificate, attack, chains, log_prob, scale):
+for measurement in (gain, reach, batches, bases, certificate, attack, chains, log_prob, scale, growth):
     main.add_command(measurement)
 
 if __name__ == "__main__":
