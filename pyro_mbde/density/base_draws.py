@@ -198,8 +198,8 @@ class SystemSource(TorchSource):
 
     Torch's samplers, for bases without an inverse distribution function, use its Mersenne Twister. All 19,968 bits of
     the twister's state are filled again from the system before the twister has given, on average, more than half as
-    many. Where one row takes more than that, they are filled again for every row. So what one row gives away never
-    determines another row.
+    many. Where one row takes more than that, they are filled again for every row. Proof: ``docs/proofs.md``,
+    *Randomness of bases without an inverse*.
     """
 
     def __init__(self, base: Distribution | PreparedBase) -> None:
