@@ -81,9 +81,10 @@ def run_mcmc(
         progress: whether to show a progress bar over all chains.
         model_args: positional arguments of the model.
         model_kwargs: keyword arguments of the model.
-        kernel_options: options of the kernel, such as ``target_accept_prob`` or ``max_tree_depth``.
+        kernel_options: options of the kernel, such as ``{"target_accept_prob": 0.95}``, or ``{"pooled": False}`` for
+            lockstep kernels: the parameters of the kernels' classes.
         initial_values: starting values for each site, in the site's own (constrained) space, shape ``(num_chains,
-            *event_shape)``.
+            *batch_shape, *event_shape)``: the dimensions of its plates, then its own.
         num_workers: number of processes; ``None`` for one per chain, at most one per core, where forking is safe. 1
             runs everything in this process.
 
