@@ -275,3 +275,28 @@ def test_what_cannot_be_converted(chains: Chains) -> None:
     with pytest.raises(ValueError, match="coords must hold 3 labels for bed"):
         named = {"coords": {"bed": ["a", "b"]}, "pred_dims": {"y": ["bed"]}}
         chains.to_arviz(predictions={"y": torch.zeros(800, 3)}, **named)
+
+
+def test_predictions_of_rows_of_several_columns() -> None:
+    """As ``docs/chains.md`` writes it: without ``parallel``, which counts a row's columns as plates."""
+    torch.manual_seed(5)
+    rows = make_density(dist.Normal(torch.zeros(2), torch.ones(2)).to_event(1))
+    times = torch.tensor([0.0, 1.0, 2.0])
+
+    def lines(readings: torch.Tensor | None = None) -> torch.Tensor:
+        with pyro.plate("patients", 4, dim=-1):
+            row = pyro.sample("row", rows)
+            with pyro.plate("visits", 3, dim=-2):
+                mean = row[..., 0] + row[..., 1] * times[:, None]
+                return pyro.sample("reading", dist.Normal(mean, 0.5), obs=readings)
+
+    readings = torch.zeros(3, 4)
+    starts = {"row": 0.1 * torch.randn(2, 4, 2)}
+    chains = run_mcmc(
+        lines, "lockstep_random_walk", 20, 20, 2, model_args=(readings,), seed=0, progress=False, initial_values=starts
+    )
+    predicted = Predictive(poutine.uncondition(lines), chains.get_samples())(readings)
+    assert predicted["reading"].shape == (40, 3, 4)
+    data = chains.to_arviz(model=lines, model_args=(readings,), posterior_predictive=predicted)
+    assert data["log_likelihood"]["reading"].shape == (2, 20, 3, 4)
+    assert data["posterior_predictive"]["reading"].shape == (2, 20, 3, 4)
