@@ -28,8 +28,8 @@ EXAMPLES = ROOT / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 #: The others take five to thirty seconds of CPU even in small: a batch's certificate, or a comparison with exact draws.
 QUICK = {"likelihood", "prior"}
-#: What each writes beside ``<example>.png``; the demo has no such picture.
-FILES = {"demo": {"base.png", "density.png", "mixing.png", "report.html"}}
+#: What an example writes where that is not ``<example>.png`` alone.
+FILES = {"demo": {"base.png", "density.png", "mixing.png", "report.html"}, "rows": {"side_by_side.png"}}
 
 
 def load(name: str) -> ModuleType:
