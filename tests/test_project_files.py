@@ -48,7 +48,7 @@ def exists(path: str) -> bool:
 def test_citation_and_changelog_have_this_version() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     version = pyro_mbde.__version__
-    assert re.search(r'^version: "(.*)"$', citation, re.MULTILINE)[1] == version  # type: ignore[index]
+    assert re.findall(r'^version: "(.*)"$', citation, re.MULTILINE) == [version]
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
     if ".dev" in version:
