@@ -79,7 +79,7 @@ lint: $(INSTALLED)  ## Check style
 types: $(INSTALLED)  ## Check types
 	$(BIN)/python -m mypy
 
-doctest: $(INSTALLED)  ## Run the examples in the docstrings and the README
+doctest: $(INSTALLED)  ## Run the examples in docstrings, the README and the page on handing out rows
 	$(BIN)/python -m pytest --doctest-modules --doctest-glob='*.md' pyro_mbde README.md docs/handing_out.md
 
 docs: $(INSTALLED)  ## Build the documentation into docs/_build/html

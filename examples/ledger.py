@@ -1,9 +1,9 @@
 """Several releases under one ledger: a limit for the table that no release can pass, whoever asks.
 
-A hospital opens one account for its table, here the RAND Health Insurance Experiment, with a total epsilon of 3 for
-ever. Three people ask for rows, at different times and for different purposes; their batches come from one fit. Each
+A hospital opens one account for its table, here the RAND Health Insurance Experiment, with a total epsilon of 3
+forever. Three people ask for rows, at different times and for different purposes; their batches come from one fit. Each
 release is charged before anything is drawn. What the account cannot pay for is refused, and costs nothing. An auditor
-checks that no entry of the ledger was changed.
+checks the chain of the ledger's entries.
 
 May be released: rows and cards. The picture shows epsilons alone, which depend on no table. Not: the ledger itself.
 
@@ -92,22 +92,24 @@ def main(output: Path, smoke: bool) -> None:
     outcomes = []
     with Ledger(private / "budget.db") as ledger:
         ledger.open_account("rand-1982", epsilon=LIMIT, delta=1e-6)
-        for number, (purpose, num_rows, epsilon) in enumerate(REQUESTS, 1):
-            num_rows = 1 if smoke else num_rows
-            batch = ratio.mollify(epsilon, num_rows=num_rows)
-            folder = private / f"for-{purpose.replace(' ', '-')}"
-            folder.mkdir()
-            click.secho(f"\n{number}. {num_rows} rows for {purpose}, at {epsilon:g}", bold=True)
+        for number, request in enumerate(REQUESTS, 1):
+            num_rows = 1 if smoke else request.num_rows
+            batch = ratio.mollify(request.epsilon, num_rows=num_rows)
+            path = private / f"for-{request.purpose.replace(' ', '-')}" / "rows.csv"
+            path.parent.mkdir()
+            click.secho(f"\n{number}. Rows for {request.purpose}: {num_rows}, at {request.epsilon:g}", bold=True)
+            options = {"path": path, "purpose": request.purpose, "progress": not smoke}
             try:
-                path = folder / "rows.csv"
-                released = release(batch, num_rows, ledger, "rand-1982", path=path, purpose=purpose, progress=not smoke)
+                released = release(batch, num_rows, ledger, "rand-1982", **options)
                 click.echo(f"  {released}; {ledger.spent('rand-1982').epsilon:g} of {LIMIT:g} spent")
-                outcomes.append((REQUESTS[number - 1], True))
+                outcomes.append((request, True))
             except BudgetExceededError as error:
                 click.echo(f"  Refused: {error}")
-                outcomes.append((REQUESTS[number - 1], False))
+                outcomes.append((request, False))
         click.secho("\nFor the auditor", bold=True)
-        click.echo(f"  Charges: {len(ledger.charges('rand-1982'))}. No entry was changed: {ledger.verify().ok}.")
+        click.echo(
+            f"  Charges: {len(ledger.charges('rand-1982'))}. The chain of entries is whole: {ledger.verify().ok}."
+        )
 
     draw_account(outcomes, output / "ledger.png")
     click.echo(f"\nsaved: {output / 'ledger.png'}, {private}")

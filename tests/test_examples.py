@@ -147,8 +147,8 @@ def test_an_example_is_short_and_says_what_may_be_released(name: str) -> None:
     assert len(source.splitlines()) < 120
     docstring = " ".join(source.split('"""')[1].split())
     assert "May be released: " in docstring
-    assert f"python examples/{name}.py``" in docstring or name == "demo"
-    assert name == "demo" or f"{name}.py" in (EXAMPLES / "README.md").read_text()
+    assert f"python examples/{name}.py" in docstring
+    assert f"| `{name}.py` |" in (EXAMPLES / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_chains() -> None:
     log_base = explained.LOG_BASE[::10].log_softmax(0)
     points = explained.POINTS[::10]
     bounds = skewed_bounds(0.5, 0.5)
-    target = explained.log_normal(points, 1.0, 0.5) - explained.log_normal(points)
+    target = explained.normal_log_prob(points, 1.0, 0.5) - explained.normal_log_prob(points)
     chain = explained_draws._Chain(log_base, target, bounds, 0)
     rejected = 1 - chain.moves.exp().sum(1)
     lowest = points < 0  # where the tilt is at its lower end

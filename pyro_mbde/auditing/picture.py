@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyro_mbde.auditing.report import AuditReport, PairResult
 from pyro_mbde.pictures import new_figure
@@ -20,15 +20,23 @@ _LEAST, _MOST = 1 / 16, 16.0
 _LINE, _AROUND = 0.33, 1.1
 
 
+class _Line(NamedTuple):
+    name: str
+    claimed: float
+    pair: PairResult
+    kinds: tuple[str, ...] = ()
+
+
 def draw_audit(report: AuditReport) -> Figure:
     """Returns the picture of one audit, a line for each pair of tables.
 
     Privacy:
         As sensitive as the report: public if only made-up tables went in.
     """
-    lines = [(pair.name, report.claimed, pair, ()) for pair in report.pairs]
+    lines = [_Line(pair.name, report.claimed, pair) for pair in report.pairs]
     kinds = ", ".join(finding.kind for finding in report.faults)
-    title = f"Audit of epsilon = {report.claimed:.4g}: " + (f"fault ({kinds})" if kinds else "no fault found")
+    verdict = f"fault ({kinds})" if kinds else "no fault found" if report.passed else "nothing attacked"
+    title = f"Audit of epsilon = {report.claimed:.4g}: {verdict}"
     return _figure({title: lines}, faulty={title: bool(report.faults)})
 
 
@@ -38,20 +46,21 @@ def draw_audits(panels: Mapping[str, Mapping[str, AuditReport]]) -> Figure:
     Args:
         panels: reports by name, by the title of their panel.
     """
-    lines: dict[str, list[Any]] = {}
+    lines: dict[str, list[_Line]] = {}
     for title, reports in panels.items():
         lines[title] = []
         for name, report in reports.items():
-            white = max(report.pairs, key=lambda pair: pair.white_box or 0.0)
-            black = max(report.pairs, key=lambda pair: pair.black_box or 0.0)
+            nothing = PairResult(name)
+            white = max(report.pairs, key=lambda pair: pair.white_box or 0.0, default=nothing)
+            black = max(report.pairs, key=lambda pair: pair.black_box or 0.0, default=nothing)
             merged = PairResult(
                 name, white.white_box, black_box=black.black_box, estimate=black.estimate, upper=black.upper
             )
-            lines[title].append((name, report.claimed, merged, tuple(finding.kind for finding in report.faults)))
-    return _figure(lines, faulty={title: any(line[3] for line in of) for title, of in lines.items()})
+            lines[title].append(_Line(name, report.claimed, merged, tuple(found.kind for found in report.faults)))
+    return _figure(lines, faulty={title: any(line.kinds for line in of) for title, of in lines.items()})
 
 
-def _figure(panels: Mapping[str, Sequence[Any]], faulty: Mapping[str, bool]) -> Figure:
+def _figure(panels: Mapping[str, Sequence[_Line]], faulty: Mapping[str, bool]) -> Figure:
     counts = [max(len(lines), 1) for lines in panels.values()]
     figure = new_figure(8.5, _LINE * sum(counts) + _AROUND * len(counts))
     axes = figure.subplots(len(counts), 1, sharex=True, squeeze=False, height_ratios=counts)[:, 0]
@@ -59,26 +68,23 @@ def _figure(panels: Mapping[str, Sequence[Any]], faulty: Mapping[str, bool]) -> 
         axis.set_title(title, loc="left", fontsize=10)
         _panel(axis, lines, _FAULTY if faulty[title] else _SOUND)
     axes[-1].set_xlabel("measured log-ratio, as a share of the epsilon promised (log scale)")
+    # Empty lines, for the legend alone: a panel's lines may lack either marker.
+    axes[0].plot([], [], "D", color=_INK, label="density: largest log-ratio found")
+    axes[0].plot([], [], "o", color=_INK, markerfacecolor="white", label="draws: estimate, with bounds")
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.08 + 0.25 / counts[0]), ncols=3, fontsize=8, frameon=False)
     return figure
 
 
-def _panel(axis: Axes, lines: Sequence[Any], color: str) -> None:
+def _panel(axis: Axes, lines: Sequence[_Line], color: str) -> None:
     axis.axvline(1.0, color=_INK, linewidth=1.2, linestyle="--", label="promised")
     for place, (_, claimed, pair, kinds) in enumerate(lines):
-        first = place == 0
         if pair.white_box is not None:
-            _marker(
-                axis, pair.white_box / claimed, place, "D", color, "density: largest log-ratio found" if first else None
-            )
-        if pair.estimate is not None and pair.black_box:
-            ends = [_held(value / claimed) for value in (pair.black_box, pair.estimate, pair.upper)]
-            axis.plot(ends[::2], [place + 0.22] * 2, color=color, linewidth=1.2, alpha=0.6)
-            axis.plot(
-                ends[:1], [place + 0.22], marker="|", markersize=9, markeredgewidth=2, color=color, linestyle="none"
-            )
-            label = "draws: estimate, with bounds" if first else None
-            _marker(axis, pair.estimate / claimed, place + 0.22, "o", color, label)
+            _marker(axis, pair.white_box / claimed, place, "D", color)
+        if pair.estimate is not None and pair.upper is not None and pair.black_box:
+            ends = [_held(value / claimed) for value in (pair.black_box, pair.upper)]
+            axis.plot(ends, [place + 0.22] * 2, color=color, linewidth=1.2, alpha=0.6)
+            axis.plot(ends[0], place + 0.22, marker="|", markersize=9, markeredgewidth=2, color=color)
+            _marker(axis, pair.estimate / claimed, place + 0.22, "o", color)
         if kinds:
             axis.annotate(
                 f"found by: {', '.join(kinds)}",
@@ -87,7 +93,7 @@ def _panel(axis: Axes, lines: Sequence[Any], color: str) -> None:
                 va="center",
                 fontsize=8,
             )
-    axis.set_yticks(range(len(lines)), [line[0] for line in lines], fontsize=9)
+    axis.set_yticks(range(len(lines)), [line.name for line in lines], fontsize=9)
     axis.set_ylim(len(lines) - 0.4, -0.6)
     axis.set_xscale("log", base=2)
     axis.set_xlim(_LEAST, _MOST)
@@ -98,7 +104,7 @@ def _panel(axis: Axes, lines: Sequence[Any], color: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _marker(axis: Axes, value: float, place: float, sign: str, color: str, label: str | None) -> None:
+def _marker(axis: Axes, value: float, place: float, sign: str, color: str) -> None:
     """A point, or an arrow at the end of the axis that it lies beyond."""
     beyond = ">" if value > _MOST else "<" if value < _LEAST else sign
     hollow = sign == "o"
@@ -110,7 +116,6 @@ def _marker(axis: Axes, value: float, place: float, sign: str, color: str, label
         color=color,
         markerfacecolor="white" if hollow else color,
         linestyle="none",
-        label=label,
         clip_on=False,
     )
 

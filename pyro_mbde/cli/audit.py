@@ -12,7 +12,17 @@ import click
 from pyro_mbde.cli.console import Console
 from pyro_mbde.cli.numbers import NUMBER, Whole
 from pyro_mbde.cli.recipe import RECIPE_OPTIONS, Recipe, recipe_options
-from pyro_mbde.cli.shared import CHECK_FAILED, EXAMPLES, OUTPUT, find_schema, library, schema_option, shared_options
+from pyro_mbde.cli.shared import (
+    CHECK_FAILED,
+    EXAMPLES,
+    OUTPUT,
+    check_picture,
+    find_schema,
+    force_option,
+    library,
+    schema_option,
+    shared_options,
+)
 
 
 class _LikeFit(click.Command):
@@ -44,6 +54,7 @@ class _LikeFit(click.Command):
 @click.option(
     "--picture", type=OUTPUT, metavar="FILE", help="Also draw it: what was measured, beside what was promised."
 )
+@force_option
 @shared_options
 @click.pass_context
 def audit_command(
@@ -56,6 +67,7 @@ def audit_command(
     confidence: float,
     seed: int | None,
     picture: Path | None,
+    force: bool,
 ) -> None:
     """Attack the trainer: fit pairs of hostile, made-up tables and look for anything that contradicts its guarantee.
 
@@ -63,16 +75,13 @@ def audit_command(
     standard normal in two dimensions. It takes minutes and reports its progress on standard error. Exits with 4 if the
     guarantee was contradicted.
     """
+    if picture is not None:
+        check_picture(ctx, picture, "--picture", force=force)
     import pyro.distributions as dist
     import torch
 
     from pyro_mbde.auditing.picture import draw_audit
-    from pyro_mbde.pictures import PICTURE_ENDINGS, write_picture
-
-    if picture is not None and picture.suffix not in PICTURE_ENDINGS:
-        raise click.BadParameter(
-            f"{str(picture)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--picture'"
-        )
+    from pyro_mbde.pictures import write_picture
 
     columns = find_schema(ctx, schema)
     normal: Any = dist.Normal  # Pyro leaves it unannotated

@@ -15,7 +15,7 @@ from pyro_mbde.cli.shared import (
     EXISTING,
     INTERRUPTED,
     OUTPUT,
-    check_output,
+    check_picture,
     force_option,
     shared_options,
 )
@@ -96,14 +96,11 @@ def diagnose_command(
     Report and picture are for the table's owner alone. Exits with 4 if a check failed. After an interrupt it
     reports on what was drawn so far, and exits with 130.
     """
-    from pyro_mbde.pictures import PICTURE_ENDINGS, write_picture
-
     output = output or model.with_name(f"{model.stem}.mixing.png")
-    if output.suffix not in PICTURE_ENDINGS:
-        raise click.BadParameter(f"{str(output)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint="'--output'")
-    check_output(ctx, output, force=force)
+    check_picture(ctx, output, "--output", force=force)
     from pyro_mbde.diagnostics.parameters import column_names, scalar_parameters
     from pyro_mbde.diagnostics.plot import draw_mixing
+    from pyro_mbde.pictures import write_picture
     from pyro_mbde.tables.files import TableModel
 
     fitted = TableModel.load(model)

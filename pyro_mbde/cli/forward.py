@@ -44,6 +44,8 @@ class PrintingCommand(click.Command):
     """A command that prints lines as it goes: with --json they are one document, with --quiet there are no bars."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        # Its own, as the first context that a command is run in decides which options show its help.
+        options.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **options)
         for option in SHARED_OPTIONS:
             option(self)

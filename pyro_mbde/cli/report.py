@@ -72,7 +72,7 @@ def report_command(
         _show_card(console, file, as_entry=registry)
         return
     if registry:
-        raise click.UsageError("--registry is for cards: an entry tells what a card does, and a model is private.")
+        raise click.UsageError(f"--registry is for cards (.card.json), not for {file}.")
     if file.name.endswith(RELEASED):
         raise click.UsageError(_no_model(file))
     if target is not None and not table:

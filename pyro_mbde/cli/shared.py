@@ -199,6 +199,15 @@ def check_output(ctx: click.Context, path: Path, *, force: bool) -> None:
         raise PermissionError(f"The folder {str(path.parent)!r} may not be written to.")
 
 
+def check_picture(ctx: click.Context, path: Path, option: str, *, force: bool) -> None:
+    """Raises before any work is done if a picture cannot be written, or has an ending that pictures do not have."""
+    from pyro_mbde.pictures import PICTURE_ENDINGS
+
+    if path.suffix not in PICTURE_ENDINGS:
+        raise click.BadParameter(f"{str(path)!r} must end in {', '.join(PICTURE_ENDINGS)}.", param_hint=f"'{option}'")
+    check_output(ctx, path, force=force)
+
+
 def _read_files(ctx: click.Context) -> list[Path]:
     """The files that a command was told to read: those of its options that have to exist, and those of options."""
     named = [ctx.params.get(parameter.name or "") for parameter in ctx.command.params if parameter.type is EXISTING]

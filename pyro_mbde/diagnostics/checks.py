@@ -249,8 +249,8 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
         rates = chains.sample_stats["acceptance_rate"].double().mean(1).cpu().numpy()
         stuck = ~(rates > _MIN_ACCEPTANCE_RATE)
         reason = (
-            f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted. A chain that started "
-            "far from the data may need initial_values nearer to them"
+            f"{_chains(stuck)}: acceptance rate zero or not a number, no proposal was accepted. "
+            "Pass other starts (initial_values)"
         )
         detail = f"{rates.min():.2f} to {rates.max():.2f} by chain"
         if (by_tilt := _rejection_by_tilt(chains)) is not None:
@@ -260,9 +260,8 @@ def _check_rates(chains: Chains) -> Iterator[Check]:
         counts = (chains.sample_stats["diverging"] != 0).sum(1).cpu().numpy()
         steps = f"{counted(int(counts.sum()), 'step')} diverged"
         reason = (
-            f"{steps}, in {_chains(counts)}: the energy that is followed bends too sharply there for the step size: "
-            "start nearer to the data (initial_values), raise the target "
-            '(kernel_options={"target_accept_prob": 0.95}), or reparametrise'
+            f"{steps}, in {_chains(counts)}: the energy that is followed bends too sharply there for the step size. "
+            'Raise the target (kernel_options={"target_accept_prob": 0.95})'
         )
         yield Check("divergences", steps, (reason,) if counts.any() else ())
 

@@ -21,28 +21,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def log_normal(points: Tensor, mean: float = 0.0, scale: float = 1.0) -> Tensor:
+def normal_log_prob(points: Tensor, mean: float = 0.0, scale: float = 1.0) -> Tensor:
     """Returns the log-density of a normal distribution."""
     return -((points - mean) / scale).square() / 2 - math.log(scale * math.sqrt(2 * math.pi))
 
 
 #: The base of all these pictures is N(0, 1); sums stand for integrals.
 POINTS = torch.linspace(-4, 4, 1601, dtype=torch.float64)
-LOG_BASE = log_normal(POINTS)
+LOG_BASE = normal_log_prob(POINTS)
 _STEP = float(POINTS[1] - POINTS[0])
 EPSILONS, SKEWS = (0.5, 1.0, 3.0), (0.1, 0.3, 0.5)
-#: Of the picture of a certificate: epsilon, skew, delta, draws, and draws between two points of a line.
-_PROVED, _SKEW, _DELTA, _NUM_DRAWS, _STRIDE = 1.0, 0.3, 1e-9, 2**22, 2**14
+SKEW = 0.3
+#: Of the picture of a certificate: epsilon, delta, draws, and draws between two points of a line.
+_PROVED, _DELTA, _NUM_DRAWS, _STRIDE = 1.0, 1e-9, 2**22, 2**14
 _SEED = 0
 
 
 def two_normals() -> Tensor:
     """Returns the log-density of half N(-1, 0.3), half N(1, 0.3)."""
-    return torch.logaddexp(log_normal(POINTS, -1.0, 0.3), log_normal(POINTS, 1.0, 0.3)) - math.log(2)
+    return torch.logaddexp(normal_log_prob(POINTS, -1.0, 0.3), normal_log_prob(POINTS, 1.0, 0.3)) - math.log(2)
 
 
 #: One fills a good part of the base, the other a small one.
-_TARGETS = {"N(1, 0.5)": log_normal(POINTS, 1.0, 0.5), "N(2, 0.3)": log_normal(POINTS, 2.0, 0.3)}
+_TARGETS = {"N(1, 0.5)": normal_log_prob(POINTS, 1.0, 0.5), "N(2, 0.3)": normal_log_prob(POINTS, 2.0, 0.3)}
 
 
 def projected(log_target: Tensor, bounds: Bounds) -> tuple[Tensor, float]:
@@ -59,7 +60,11 @@ def gain(log_target: Tensor, log_ratio: Tensor) -> float:
 
 def measure_pairs() -> pd.DataFrame:
     """Densities for three tables at epsilon = 1, skew 1/2: each the projection of another target."""
-    targets = {"first": log_normal(POINTS, 1.0, 0.5), "second": log_normal(POINTS, -1.2, 0.4), "third": two_normals()}
+    targets = {
+        "first": normal_log_prob(POINTS, 1.0, 0.5),
+        "second": normal_log_prob(POINTS, -1.2, 0.4),
+        "third": two_normals(),
+    }
     bounds = skewed_bounds(1.0, 0.5)
     table = pd.DataFrame({"x": POINTS.numpy(), "log_base": LOG_BASE.numpy()})
     for name, log_target in targets.items():
@@ -125,7 +130,7 @@ def measure_projection() -> pd.DataFrame:
     target = two_normals()
     columns = {"x": POINTS.numpy(), "log_base": LOG_BASE.numpy(), "target": (target - LOG_BASE).numpy()}
     for epsilon in EPSILONS:
-        log_ratio, shift = projected(target, skewed_bounds(epsilon, 0.3))
+        log_ratio, shift = projected(target, skewed_bounds(epsilon, SKEW))
         held = {"shift": shift, "gain": gain(target, log_ratio)}
         columns[f"epsilon {epsilon:g}"] = log_ratio.numpy()
         columns |= {f"{name} {epsilon:g}": np.full(len(POINTS), value) for name, value in held.items()}
@@ -159,12 +164,12 @@ def measure_certificate() -> pd.DataFrame:
     library adds. Two gamblers bet against a density whose log-normaliser is 0. A third one bets against one whose
     log-normaliser is the tolerance, so that what the gambler bets on is true.
     """
-    target = log_normal(POINTS, 1.0, 0.5)
+    target = normal_log_prob(POINTS, 1.0, 0.5)
     log_ratio = target - LOG_BASE
     half = skewed_bounds(_PROVED / 2, 0.5)
     a_priori = clip_score(log_ratio, project_a_priori(log_ratio, LOG_BASE, half), half)
     a_priori = a_priori - (LOG_BASE.softmax(0) @ a_priori.exp()).log()
-    bounds, certificate = plan_calibration(dist.Normal(0.0, 1.0), _PROVED, _DELTA, _SKEW)
+    bounds, certificate = plan_calibration(dist.Normal(0.0, 1.0), _PROVED, _DELTA, SKEW)
     assert certificate is not None
     calibrated, shift = projected(target, bounds)
     parts = {
@@ -183,13 +188,13 @@ def _capitals(bounds: Bounds, tolerance: float, shift: float) -> dict[str, Any]:
     """Logarithms (base 10) of what gamblers hold, every so many draws of the base, whose seed is fixed: a picture."""
     generator = torch.Generator().manual_seed(_SEED)
     draws = torch.randn(_NUM_DRAWS, dtype=torch.float64, generator=generator)
-    score = log_normal(draws, 1.0, 0.5) - log_normal(draws)
+    score = normal_log_prob(draws, 1.0, 0.5) - normal_log_prob(draws)
     true_value = clip_score(score, shift, bounds).exp()
     # A shift that leaves a log-normaliser of just the tolerance: phi falls as the shift grows.
     low, high = shift - 1, shift
     for _ in range(60):
         middle = (low + high) / 2
-        tilt = clip_score(log_normal(POINTS, 1.0, 0.5) - LOG_BASE, middle, bounds)
+        tilt = clip_score(normal_log_prob(POINTS, 1.0, 0.5) - LOG_BASE, middle, bounds)
         low, high = (middle, high) if float((LOG_BASE.softmax(0) @ tilt.exp()).log()) > tolerance else (low, middle)
     false_value = clip_score(score, low, bounds).exp()
     upper, lower = math.exp(tolerance), math.exp(-tolerance)

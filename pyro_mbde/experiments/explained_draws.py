@@ -16,7 +16,7 @@ from pyro_mbde.calibration.projection import project_a_priori
 from pyro_mbde.density.bounds import Bounds, Certificate, calibrated_guarantee, clip_score, skewed_bounds
 from pyro_mbde.experiments import explained
 from pyro_mbde.experiments.bench_batches import KNOWN, known_case, measure_release
-from pyro_mbde.experiments.explained import EPSILONS, LOG_BASE, POINTS, log_normal, projected
+from pyro_mbde.experiments.explained import EPSILONS, LOG_BASE, POINTS, SKEW, normal_log_prob, projected
 from pyro_mbde.experiments.style import BLUE, GREEN, INK, ORANGE, PALE
 from pyro_mbde.pictures import new_figure
 from pyro_mbde.privacy.accounting import compose
@@ -62,13 +62,13 @@ def largest_belief(prior: float, epsilon: float) -> float:
 
 def measure_rejection() -> pd.DataFrame:
     """Proposals from the base at epsilon = 3, and how likely it is that none of so many is accepted."""
-    bounds = skewed_bounds(3.0, 0.3)
-    shift = projected(log_normal(POINTS, 1.0, 0.5), bounds)[1]
+    bounds = skewed_bounds(3.0, SKEW)
+    shift = projected(normal_log_prob(POINTS, 1.0, 0.5), bounds)[1]
     generator = torch.Generator().manual_seed(_SEED)
     x = torch.randn(_NUM_PROPOSALS, dtype=torch.float64, generator=generator)
     height = torch.rand(_NUM_PROPOSALS, dtype=torch.float64, generator=generator)
-    tilt = clip_score(log_normal(x, 1.0, 0.5) - log_normal(x), shift, bounds)
-    proposals = {"x": x, "height": height * log_normal(x).exp(), "accepted": height < (tilt - bounds.high).exp()}
+    tilt = clip_score(normal_log_prob(x, 1.0, 0.5) - normal_log_prob(x), shift, bounds)
+    proposals = {"x": x, "height": height * normal_log_prob(x).exp(), "accepted": height < (tilt - bounds.high).exp()}
     parts = [pd.DataFrame({name: column.numpy() for name, column in proposals.items()}).astype(float)]
     counts = np.unique(np.logspace(0, 3, 60).astype(int))
     missed = {f"missed {width:g}": counts * math.log10(-math.expm1(-width)) for width in EPSILONS}
@@ -84,9 +84,9 @@ def plot_rejection(table: pd.DataFrame) -> Figure:
     for accepted, color, marker, label in ((0.0, PALE, "x", "rejected"), (1.0, ORANGE, "o", "accepted")):
         part = points[points["accepted"] == accepted]
         left.scatter(part["x"], part["height"], s=12, color=color, marker=marker, linewidths=0.8, label=label)
-    bounds = skewed_bounds(3.0, 0.3)
+    bounds = skewed_bounds(3.0, SKEW)
     left.plot(POINTS, LOG_BASE.exp(), color=INK, linestyle=":", label="base $q_0$")
-    log_ratio = projected(log_normal(POINTS, 1.0, 0.5), bounds)[0]
+    log_ratio = projected(normal_log_prob(POINTS, 1.0, 0.5), bounds)[0]
     left.plot(POINTS, (LOG_BASE + log_ratio - bounds.high).exp(), color=BLUE, label="$q_0$ exp(f - hi)")
     left.set(xlabel="x", ylabel="density", xlim=(-3.2, 3.2), title=f"{len(points)} proposals, ε = 3")
     for width, color, line in zip(EPSILONS, (BLUE, ORANGE, GREEN), ("-.", "--", "-"), strict=True):
@@ -109,7 +109,7 @@ def measure_trajectories() -> pd.DataFrame:
     bounds, points = skewed_bounds(0.5, 0.5), POINTS[::_EVERY]
     laws = []
     for mean in (1.0, -1.0):
-        log_ratio = log_normal(POINTS, mean, 0.5)[::_EVERY] - LOG_BASE[::_EVERY]
+        log_ratio = normal_log_prob(POINTS, mean, 0.5)[::_EVERY] - LOG_BASE[::_EVERY]
         laws.append(_Chain(log_base, log_ratio, bounds, int((points - mean).abs().argmin())))
     records = [_worst(laws, 0)]
     for step in range(1, _NUM_STEPS + 1):
@@ -182,7 +182,7 @@ def measure_rows() -> pd.DataFrame:
         case = known_case(KNOWN["normal"](), _NUM_SCORED)
         for total in _TOTALS:
             for num_rows in _NUM_ROWS:
-                records += measure_release(case, total, num_rows, ("batch", "draws", "base"), [{"skew": 0.3}])
+                records += measure_release(case, total, num_rows, ("batch", "draws", "base"), [{"skew": SKEW}])
     return pd.DataFrame(records)[["total", "num_rows", "way", "epsilon", "distance"]]
 
 
@@ -210,7 +210,7 @@ def plot_rows(table: pd.DataFrame) -> Figure:
 def measure_accounts() -> pd.DataFrame:
     """What draws at epsilon = 0.1 cost together under each rule, at delta = 1e-6."""
     certificate = Certificate(0.0, 1e-9)
-    calibrated = calibrated_guarantee(skewed_bounds(_DRAW_EPSILON, 0.3), certificate)
+    calibrated = calibrated_guarantee(skewed_bounds(_DRAW_EPSILON, SKEW), certificate)
     a_priori = Guarantee(_DRAW_EPSILON, log_ratio_range=_DRAW_EPSILON)
     rho = min(_DRAW_EPSILON**2 / 2, calibrated.log_ratio_range**2 / 8)
     rest = _DELTA - certificate.delta

@@ -10,9 +10,9 @@ from typing import Any
 
 from pyro_mbde.releases.card_words import column_end, column_values, percent, round_up, short_number
 
-#: What a text begins with that only the owner can write.
+#: Begins what only the owner can write.
 TO_FILL_IN = "TO FILL IN"
-#: Signs of a line of a long text; share of an account's epsilon that pays for nothing more.
+#: Characters of a line of a long text; share of an account's epsilon that pays for nothing more.
 _WIDTH, _NOTHING_LEFT = 100, 0.01
 
 _RULES = {
@@ -128,7 +128,9 @@ def registry_entry(card: Mapping[str, Any]) -> dict[str, Any]:
             "justification": _ask("why this epsilon, decided beforehand; what a reader of the rows may conclude"),
         },
         "administrative": {
-            "sources": _paragraphs(*card["references"], _ask("addresses of the rows, the card and the schema")),
+            "sources": _paragraphs(
+                *card["references"], _ask("addresses of the rows, the card, the schema and the source of pyro_mbde")
+            ),
             "notes": _paragraphs(
                 card.get("likeness", {}).get("text", ""),
                 "Not promised:",
@@ -248,9 +250,12 @@ def _prices(card: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _policies(schema: Any) -> Iterator[str]:
-    """What is done to values that a column cannot hold, by rules of the schema; or that nothing is known of it."""
+    """What was done to values that a column cannot hold: by rules of the schema, or without one by the fit."""
     if not isinstance(schema, Mapping):
-        yield "Rows that are not finite were left out."
+        yield (
+            "Rows with values that are NaN or infinite, or with fractions where the base has whole numbers, "
+            "were left out."
+        )
         return
     yield "Values that a column cannot hold, by rules of the public schema:"
     for name, default in (("outside", "clip"), ("missing", "drop")):
@@ -273,4 +278,4 @@ def _mechanism(density: Mapping[str, Any]) -> str:
         text += (
             f"; normaliser proved within {round_up(density['tolerance'])} of 0 by betting on fresh draws of the base"
         )
-    return f"{text}). Implemented by pyro_mbde; its source, proofs and attacks on them are public."
+    return f"{text}). Implemented by pyro_mbde."

@@ -34,14 +34,17 @@ def test_one_audit(report: AuditReport, tmp_path: Path) -> None:
     low, high = axis.get_xlim()
     for line in axis.lines:
         assert all(low <= float(x) <= high for x in line.get_xdata())
+    assert len(axis.get_legend().get_texts()) == 3  # also where no line has one of the markers
     title = axis.get_title(loc="left")
+    assert ("nothing attacked" in title) == (not report.pairs)
     assert ("fault (epsilon)" in title) == bool(report.faults)
     write_picture(figure, tmp_path / "audit.png")
     assert (tmp_path / "audit.png").stat().st_size > 5000
 
 
 def test_several_audits() -> None:
-    figure = draw_audits({"Sound": {"one": AuditReport(1.0, pairs=REPORT.pairs[:2])}, "Faults": {"two": REPORT}})
+    sound = {"one": AuditReport(1.0, pairs=REPORT.pairs[:2]), "nothing": AuditReport(1.0)}
+    figure = draw_audits({"Sound": sound, "Faults": {"two": REPORT}})
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["Sound", "Faults"]
     assert [text.get_text() for text in figure.axes[1].texts] == ["found by: epsilon"]
 
@@ -59,3 +62,16 @@ def test_command(tmp_path: Path) -> None:
     refused = CliRunner().invoke(main, [*words, "--picture", str(tmp_path / "audit.txt")], prog_name="pyro-mbde")
     assert refused.exit_code == 2
     assert "must end in .png" in refused.stderr
+    elsewhere = CliRunner().invoke(main, [*words, "--picture", str(tmp_path / "no" / "audit.png")])
+    assert "is not there. Make it first." in elsewhere.stderr  # before the audit
+    there = tmp_path / "audit.png"
+    there.touch()
+    assert "pass --force" in CliRunner().invoke(main, [*words, "--picture", str(there)]).stderr
+
+
+@pytest.mark.slow
+def test_command_draws_a_picture(tmp_path: Path) -> None:
+    words = ["audit", "--epsilon", "1", "--method", "mbde", "--num-pairs", "1", "--num-draws", "1000", "--quiet"]
+    done = CliRunner().invoke(main, [*words, "--picture", str(tmp_path / "audit.png")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "audit.png").stat().st_size > 5000

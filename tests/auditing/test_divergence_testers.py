@@ -33,11 +33,12 @@ def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("tester", TESTERS)
 def test_testers_are_right_about_known_laws(tester: str) -> None:
-    """Two coins, each with a second column of noise, at half and at twice the log-ratio that they have."""
+    """Two coins with a column of noise: a claim just above their log-ratio passes, one of half of it is refuted."""
     truth = 0.8
     shares = 1 / (1 + math.exp(-truth)), 1 / (1 + math.exp(truth))
     draws = [torch.stack([(torch.rand(20_000) < share).float(), torch.randn(20_000)], 1) for share in shares]
     assert not TESTERS[tester](*draws, 1.05 * truth, 0.0, ERROR)
+    # A mean discrepancy finds large faults alone.
     found_at = 0.1 if tester == "mean discrepancy" else 0.5 * truth
     assert TESTERS[tester](*draws, found_at, 0.0, ERROR)
 

@@ -20,14 +20,14 @@ from pyro_mbde.auditing.report import PendingTest, fault
 
 
 def test_serial_tests_are_asymptotically_right() -> None:
-    """Of 400 samples, 12 or so lags each: 1% and 0.1% of p-values lie below 1% and 0.1%."""
+    """Of 400 samples, ten lags each: 1% and 0.1% of p-values lie below 1% and 0.1%."""
     p_values = torch.tensor(
         [test.p_value for _ in range(400) for test in _serial_tests("x", torch.randn(1000).double())]
     )
     for level in (0.01, 0.001):
         expected = level * len(p_values)
         assert int((p_values < level).sum()) <= expected + 4 * math.sqrt(expected) + 2
-    assert float((p_values < 0.5).double().mean()) > 0.45  # and they are no mere ones
+    assert float((p_values < 0.5).double().mean()) > 0.45  # and they are not all near 1
 
 
 def test_draws_of_a_sound_density_are_rarely_accused() -> None:
@@ -36,9 +36,8 @@ def test_draws_of_a_sound_density_are_rarely_accused() -> None:
     p_values = torch.tensor([item.p_value for item in found if isinstance(item, PendingTest)])
     assert len(p_values) == len(found)  # no finding that needs no test
     expected = 0.01 * len(p_values)
-    assert (
-        int((p_values < 0.01).sum()) <= expected + 5 * math.sqrt(expected) + 2
-    )  # correlated: two columns of one sample
+    # Correlated p-values, of two columns of one sample: five deviations.
+    assert int((p_values < 0.01).sum()) <= expected + 5 * math.sqrt(expected) + 2
     assert float(p_values.min()) > _FALSE_ALARMS / len(p_values)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 
 import pytest
 from cli_words import ROOT, Run, commands
+from click.testing import CliRunner
 
 
 class TestHelp:
@@ -24,6 +26,15 @@ class TestHelp:
     def test_help_of_what_is_handed_on(self, run: Run) -> None:
         assert "--repeats" in run("bench", "fit", "--help").stdout
         assert "FIGURE" in run("reproduce", "-h").stdout
+
+    @pytest.mark.parametrize(
+        ("module", "words"), [("experiments.__main__", ["reproduce"]), ("experiments.bench", ["bench", "gain"])]
+    )
+    def test_help_where_the_command_was_run_by_itself_before(self, run: Run, module: str, words: list[str]) -> None:
+        """A command keeps the options that its first context gave it."""
+        command = importlib.import_module(f"pyro_mbde.{module}").main
+        CliRunner().invoke(command, [*words[1:], "--help"])
+        assert "Usage" in run(*words, "-h").stdout
 
     def test_exit_codes_are_told(self, run: Run) -> None:
         assert "3 the budget refused" in run("--help").stdout

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import pyro.distributions as dist
 import pytest
 import torch
+from densities import make_density
 from torch import Tensor
+
+from pyro_mbde import posterior_guarantee
 
 LOW, HIGH = -0.3, 0.7
 WIDTH = HIGH - LOW
@@ -27,7 +31,9 @@ def log_posterior(tilt: Tensor, scale: float, num_latents: int, log_likelihood: 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.5, 10.0])
 @pytest.mark.parametrize("num_latents", [1, 2])
 def test_a_scaled_plate_counts_as_often_as_its_scale(scale: float, num_latents: int) -> None:
-    bound, largest, widest = 2 * scale * num_latents * WIDTH, 0.0, 0.0
+    q = make_density(dist.Normal(0.0, 1.0), 2 * WIDTH)  # a priori: its tilt lies in an interval of this width
+    guarantee = posterior_guarantee(q, num_latents)
+    bound, largest, widest = scale * guarantee.epsilon, 0.0, 0.0
     likelihoods = [torch.zeros((4,) * num_latents, dtype=torch.float64)]
     likelihoods += [60 * torch.rand_like(likelihoods[0]) for _ in range(3)]
     likelihoods.append(-60 * (torch.ones_like(likelihoods[0]) - torch.eye(4, dtype=torch.float64)[0]))
@@ -37,6 +43,6 @@ def test_a_scaled_plate_counts_as_often_as_its_scale(scale: float, num_latents: 
         log_ratios = posteriors[:, None] - posteriors[None]
         largest = max(largest, float(log_ratios.abs().max()))
         widest = max(widest, float((log_ratios.amax(-1) - log_ratios.amin(-1)).max()))
-    assert largest <= bound * (1 + 1e-12)
-    assert widest <= bound * (1 + 1e-12)
+    assert largest <= bound * (1 + 1e-6)
+    assert widest <= scale * guarantee.log_ratio_range * (1 + 1e-6)
     assert largest > 0.6 * bound  # and counting the plate once would be far too little where the scale is above 1

@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 def shorten_steps(seconds: float) -> None:
-    """Lets a step in common take so long from now on, in processes that have joined: what waits has other limits."""
+    """Sets the timeout of collective steps in processes that have joined; waiting keeps its own."""
     import torch.distributed.distributed_c10d as c10d
 
     from pyro_mbde import ranks
@@ -46,7 +46,7 @@ def shorten_steps(seconds: float) -> None:
 
 
 def refuse_steps() -> float:
-    """Lets what waits have no other group to wait in than the patient one; returns that one's seconds."""
+    """Takes the group with the short timeout away, so that waiting uses the patient one; returns its timeout."""
     import torch
 
     from pyro_mbde import ranks
