@@ -76,11 +76,15 @@ CASES: dict[str, tuple[Any, ...]] = {
 
 
 def density_of(name: str, ranks: Ranks) -> MollifiedExpFamily:
+    """With enough patience for the first attempt: the shift of a second one follows fresh draws, whoever makes them."""
     base, epsilon, delta, num_rows, score = CASES[name]
+    torch.manual_seed(7)  # some bases have random parameters
     prepared = prepare_base(BASES[base]() if isinstance(base, str) else normal(base))
     bounds, certificate = plan_calibration(prepared, epsilon, delta, 0.3, num_rows)
     statistics = Infinite() if score == "infinite" else Waves()
-    return calibrator_of(prepared, ranks, statistics).density(bounds, certificate, num_rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "_FIRST", 8 * calibration._FIRST)
+        return calibrator_of(prepared, ranks, statistics).density(bounds, certificate, num_rows)
 
 
 def densities(ranks: Ranks, names: list[str]) -> dict[str, Any]:
