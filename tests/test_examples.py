@@ -17,7 +17,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from click.testing import CliRunner
-from densities import make_density
+from densities import make_density, scale_calibration
 from quadratures import ClinicQuadrature, errors_off, row_probs, survey_posterior
 
 from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily, run_mcmc
@@ -121,7 +121,8 @@ def check_likelihood(text: str, output: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES])
-def test_an_example_in_small(name: str, tmp_path: Path) -> None:
+def test_an_example_in_small(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)  # certificates are proved on fewer draws
     text = invoke(name, tmp_path)
     files = {path.name: path for path in tmp_path.iterdir() if path.is_file()}
     assert set(files) == FILES.get(name, {f"{name}.png"})

@@ -18,8 +18,8 @@ from pyro_mbde.mcmc.kernels import KERNELS
 NUM_SAMPLES = {
     "random_walk": {"hierarchy": 8000, "default": 2000},
     "lockstep_random_walk": {"hierarchy": 8000, "default": 4000},
-    "hmc": {"hierarchy": 800, "default": 400},
-    "nuts": {"hierarchy": 800, "default": 400},
+    "hmc": {"hierarchy": 600, "default": 400},
+    "nuts": {"hierarchy": 500, "default": 400},
     "lockstep_hmc": {"hierarchy": 1000, "default": 500},
     "independence": {"default": 1000},
 }
