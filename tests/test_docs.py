@@ -116,3 +116,9 @@ def test_the_quickstart_runs() -> None:
     failed, tried = doctest.testfile(str(DOCS / "quickstart.md"), module_relative=False)
     assert failed == 0
     assert tried > 30
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_have_a_text(name: str) -> None:
+    """Sphinx fills in a page's title, but where files are read as they are, a link without a text is not seen."""
+    assert "[](" not in prose(TEXTS[name]).replace("`[](", "")

@@ -107,6 +107,10 @@ def _text(shown: Preview, remarks: list[str], output: Path | None) -> str:
     if shown.acceptance_rate < 1:
         parts.append(f"Constraints and condition leave {shown.acceptance_rate:.1%} of the base.")
         parts += [f"  {text}" for text in shown.moved]
+        if shown.moved:
+            parts.append(
+                "  If a rule is right, state more of what it takes away, until the preview shows what is published."
+            )
     parts += remarks
     if output is not None:
         parts.append(f"Picture: {output}")

@@ -186,7 +186,7 @@ def refusal_reason(account: Account, tallies: Sequence[Tally], asked: Tally, oth
         constraint = f"be that of an open account, and {account.name!r} was closed on {account.closed.date()}"
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} Open another account.")
     if other is not None:
-        constraint = f"be the only account charged for this density, and {other!r} is charged already"
+        constraint = f"be {other!r}, which is charged for this density already"
         remedy = "What its rows cost adds up in one account alone."
         return argument_error("account_name", constraint, account.name, f"{_NOTHING} {remedy}")
     if contradicts(tallies, asked):

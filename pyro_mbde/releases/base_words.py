@@ -150,6 +150,8 @@ def _dependence(base: MixedBase, names: Sequence[str]) -> str:
             return f"It has the correlations of {_listed(pairs)}."
     elif copula is not None:
         return f"Its columns depend on one another by a {type(copula).__name__}."
+    if base.predicates:
+        return "Apart from its rules, its columns are independent of one another."
     return "Its columns are independent of one another."
 
 

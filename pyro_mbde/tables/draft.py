@@ -34,14 +34,14 @@ _ASKED = {
         'high = "?"   # largest possible value',
         "# mean =              # if published: mean and standard deviation, or quantiles = {0.1 = , 0.5 = , 0.9 = }",
         "# sd =",
-        '# kind = "category"   # instead, with levels = [...], if the numbers are codes such as 1 = married',
+        '# kind = "category"   # instead of the lines above, with levels = [...], if numbers are codes as 1 = married',
     ),
     "category": (
         'levels = ["?"]   # all levels of the codebook, also those that no row has',
         "# shares = {}         # if published: the share of each level",
-        '# kind = "ordered"    # instead, if the levels have an order: list them from the lowest',
-        '# kind = "date"       # instead, with low and high, if these are dates as 2020-01-31',
-        '# kind = "boolean"    # instead, if these are yes and no',
+        '# kind = "ordered"    # instead of the kind above, if the levels have an order: list them from the lowest',
+        '# kind = "date"       # instead of kind and levels, with low and high, if these are dates as "2020-01-31"',
+        '# kind = "boolean"    # instead of kind and levels, if these are yes and no',
     ),
     "boolean": ("# shares = {true = , false = }   # if published",),
     "date": (

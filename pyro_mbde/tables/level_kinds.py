@@ -254,5 +254,7 @@ def _check_levels(given: Any) -> tuple[Any, ...]:
     if not 2 <= len(levels) <= MAX_LEVELS:
         found = counted(len(levels), "level")
         remedy = "Leave out a column that is always the same." if len(levels) < 2 else "Group them by a public rule."
+        if len(levels) == 1 and ("," in str(levels[0]) or ";" in str(levels[0])):
+            remedy = 'Put each level in quotation marks: ["a", "b"].'
         raise ValueError(f"levels must be 2 to {MAX_LEVELS:,} texts or numbers, got {found}. {remedy}")
     return levels

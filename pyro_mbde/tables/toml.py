@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+#: Comments and blank lines, then what begins a document, a list or a key.
+_YAML_START = re.compile(rb"(?:[ \t]*(?:#[^\n]*)?\r?\n)*(?:---|- \w|\w+:(?:\s|$))")
 _DECIMAL_COMMA = re.compile(r"=\s*[-+]?[0-9]+,[0-9]+\s*(#.*)?")
 
 
@@ -26,6 +28,8 @@ def toml_fault(raw: bytes, path: str, error: ValueError, in_toml: str) -> str:
     number = int(line.group(1)) if line else 0
     if 0 < number <= len(lines) and _DECIMAL_COMMA.search(lines[number - 1]):
         return f"{error}. Write decimals with a point, as 0.5."
+    if "overwrite a value" in str(error):
+        return f"{error}. A key stands twice in a column: delete one of the two lines."
     return f"{error}."
 
 
@@ -35,5 +39,5 @@ def _other_format(raw: bytes, path: str) -> str | None:
         json.loads(raw)
         return "JSON"
     except ValueError:
-        is_yaml = path.lower().endswith((".yaml", ".yml")) or re.match(rb"\s*(#.*\s+)*(---|- \w|\w+:(\s|$))", raw)
+        is_yaml = path.lower().endswith((".yaml", ".yml")) or _YAML_START.match(raw)
         return "YAML" if is_yaml else None

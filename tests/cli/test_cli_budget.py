@@ -110,7 +110,7 @@ class TestBudget:
         run("budget", "open", "other", "--epsilon", 3)
         run(*RELEASE)
         result = run(*RELEASE[:5], "--account", "other", "-o", "more.csv", code=3)
-        assert "'clinic' is charged already" in result.stderr
+        assert "must be 'clinic', which is charged for this density already" in result.stderr
         assert not Path("more.csv").exists()
         assert "0 more rows of this model" in run("budget", "show", "other", "--model", model).stdout
 

@@ -423,3 +423,8 @@ def test_names_and_levels_are_on_one_line(text: str) -> None:
         Column(text, 0, 1)
     with pytest.raises(ValueError, match="levels must be printable, on one line"):
         Column("x", kind="category", levels=["a", text])
+
+
+def test_levels_within_one_pair_of_quotation_marks() -> None:
+    with pytest.raises(ValueError, match="Put each level in quotation marks"):
+        Column("sex", kind="category", levels=("F, M",))

@@ -313,6 +313,12 @@ class TestFiles:
         [
             ("schema.yaml", "- name: age\n  low: 0\n", "It is YAML. Write each column as [[columns]]"),
             ("schema.toml", "# ranges\ncolumns:\n  - name: age\n", "It is YAML."),
+            (
+                "schema.toml",
+                "# A draft: names\n[[columns]]\nname = 'a'\nname = 'b'\n",
+                "A key stands twice in a column",
+            ),
+            ("schema.toml", "# A draft: names\n\n[[columns]]\nlow = 0,5\n", "Write decimals with a point"),
             ("schema.toml", "---\ncolumns: []\n", "It is YAML."),
             ("schema.json", '{"columns": []}', "It is JSON. Write each column as [[columns]]"),
             ("schema.toml", "[[columns]]\nname: 'age'\n", "Expected '=' after a key"),
