@@ -179,7 +179,7 @@ def test_most_of_the_claim_is_proved_of_the_defaults(form: str, epsilon: float) 
     def fit(table: Tensor) -> MollifiedExpFamily:
         return default_ratio(table).mollify(epsilon, delta=0 if form == "a priori" else 1e-9)
 
-    report = audit(fit, epsilon, base=BASE, num_pairs=3, num_draws=100_000, seed=0, progress=False)
+    report = audit(fit, epsilon, base=BASE, num_pairs=4, num_draws=100_000, seed=0, progress=False)
     assert report.passed
     assert 0.8 * epsilon < report.proven <= epsilon
     if (form, epsilon) != ("a priori", 0.1):  # there log-ratios of 0.02 are narrower than the bounds of 50,000 draws

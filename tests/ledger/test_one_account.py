@@ -94,7 +94,9 @@ class TestDensities:
         ledger.open_account("b", 1.0)
         ledger.charge("a", UNIT, 5, fingerprint=ONE)
         for guarantee in (UNIT, Guarantee(0.2)):
-            with pytest.raises(BudgetExceededError, match="and 'a' is charged already.*Nothing was charged") as caught:
+            with pytest.raises(
+                BudgetExceededError, match="must be 'a', which is charged for this density already.*Nothing was charged"
+            ) as caught:
                 ledger.charge("b", guarantee, 1, fingerprint=ONE.upper())
             assert not shows_part("".join(traceback.format_exception(caught.value)), ONE)
         assert ledger.affordable("b", UNIT, ONE) == 0
@@ -117,7 +119,9 @@ class TestDensities:
             )
             (fingerprint,) = {charge.fingerprint for charge in ledger.charges("b") if charge.number == 10}
             for name, other in (("a", "b"), ("b", "a")):
-                with pytest.raises(BudgetExceededError, match=f"and '{other}' is charged already"):
+                with pytest.raises(
+                    BudgetExceededError, match=f"must be '{other}', which is charged for this density already"
+                ):
                     ledger.charge(name, UNIT, 1, fingerprint=fingerprint)
             assert ledger.charge("a", UNIT, 1, fingerprint=ONE).number == 12
 
