@@ -160,20 +160,20 @@ def calibrator(num_dims: int) -> Calibrator:
 def test_certificates_with_ridges_are_not_wrong_too_often(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack on docs/proofs.md, *Calibration: the control variate*: a shift that puts phi just beyond the tolerance.
 
-    100 trials at delta = 0.2: 20% is 20 +- 4. Every trial has quasi-random draws, ridges and fresh draws of its own.
+    60 trials at delta = 0.2: 20% is 20 +- 5.2. Every trial has quasi-random draws, ridges and fresh draws of its own.
     """
     monkeypatch.setattr(control, "_WORTH_FITTING", 2**10)
     monkeypatch.setattr(control, "_NUM_STEPS", 100)
     claim = Certificate(0.008, 0.2)
     shift = shift_of_phi(sign * 1.0001 * (claim.tolerance - ROUNDING_RESERVE))
     wrong = 0
-    for _ in range(100):
+    for _ in range(60):
         trial = calibrator(8)
         assert isinstance(trial._scores, SampledScores)
         proof = _Proof.of_held(trial._scores, shift, BOUNDS, claim)
         assert isinstance(proof.control, Ridges)
         wrong += proof.holds(shift, claim, trial._blocks(2**17, NO_BAR))
-    assert wrong / 100 <= 0.2 + 5 * 0.04
+    assert wrong / 60 <= 0.2 + 5 * 0.052
 
 
 def test_ridges_find_the_shift_and_prove_it(monkeypatch: pytest.MonkeyPatch) -> None:

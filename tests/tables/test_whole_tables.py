@@ -240,8 +240,13 @@ class TestNoTableShows:
         ids=["some", "all", "all in batches"],
     )
     def test_public_facts_are_the_same_whatever_the_table(
-        self, names: Any, rows_of_batch: int | None, make_ledger: Callable[..., Ledger]
+        self,
+        names: Any,
+        rows_of_batch: int | None,
+        make_ledger: Callable[..., Ledger],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        scale_calibration(monkeypatch, 1 / 4)
         facts = {}
         for name in names:
             with warnings.catch_warnings():
