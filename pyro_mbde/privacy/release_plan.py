@@ -132,11 +132,15 @@ class ReleasePlan:
             )
         elif found is None:
             remarks.append(f"Rows are almost draws of the table's density if the base is within {in_nats(near)} of it.")
+        nearer = f"a row comes at most {in_nats(_rounded_up(gain))} nearer to the table"
         if found is None:
-            remarks.append(f"Rows hardly differ from the base if that is more than {in_nats(far)} from the table.")
+            remarks.append(
+                f"Where the base is more than {in_nats(far)} a row from the table (Kullback-Leibler divergence), rows "
+                f"hardly differ from the base: {nearer}."
+            )
         else:
-            remarks.append(f"With a base {in_nats(found)} from the table, {self._likeness(found, from_base)}.")
-        remarks.append(f"A row can come at most {in_nats(_rounded_up(gain))} nearer to the table than the base is.")
+            likeness = self._likeness(found, from_base)
+            remarks.append(f"With a base {in_nats(found)} a row from the table, {likeness}: {nearer}.")
         remarks = [" ".join(remarks)]
         if batches:
             remarks.append(

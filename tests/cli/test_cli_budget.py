@@ -333,8 +333,8 @@ class TestBudget:
     def test_a_plan_says_what_rows_will_look_like(self, run: Run) -> None:
         words = ("budget", "plan", "--epsilon", 10, "--rows", 20)
         assert "almost draws of the table's density if the base is within 0.17 nats of it" in run(*words).stdout
-        assert "hardly differ from the base if that is more than 2.1 nats from the table" in run(*words).stdout
-        assert "at most 0.35 nats nearer to the table than the base" in run(*words).stdout
+        assert "Where the base is more than 2.1 nats a row from the table" in run(*words).stdout
+        assert "hardly differ from the base: a row comes at most 0.35 nats nearer to the table" in run(*words).stdout
         assert "Rows of a batch depend on one another" in run(*words).stdout
         assert "rows are almost draws of the table's" in run(*words, "--divergence", 0.1).stdout
         assert "rows lie between table and base" in run(*words, "--divergence", 0.7).stdout
