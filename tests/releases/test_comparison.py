@@ -66,6 +66,10 @@ def ratio_and_table() -> tuple[Any, Tensor]:
 
 
 class TestDistances:
+    @pytest.fixture(autouse=True)
+    def fewer_draws(self) -> None:
+        """None here, in place of the other tests' of releases: distances are compared with exact ones."""
+
     def test_of_a_density_that_is_known(self) -> None:
         compared = compare(step_density(1.0), None)
         exact = 0.5 * math.tanh(0.5)  # the shares of both halves move by so much
