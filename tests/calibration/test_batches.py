@@ -100,8 +100,8 @@ def test_a_wrong_guess_at_the_variance_costs_blocks_but_no_truth(guess: float, m
     for sign in (1, -1):
         shift = shift_of(3, BOUNDS, sign * 1.0001 * claim.tolerance)
         proof = BatchCertificate(3, shift, BOUNDS, claim)
-        wrong = sum(proof.holds(fresh_blocks(proof, 20), SCORES) for _ in range(100))
-        assert wrong <= 100 * 0.05 + 4 * math.sqrt(100 * 0.05 * 0.95)
+        wrong = sum(proof.holds(fresh_blocks(proof, 20), SCORES) for _ in range(50))
+        assert wrong <= 50 * 0.05 + 4 * math.sqrt(50 * 0.05 * 0.95)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])

@@ -6,7 +6,7 @@ import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, make_density, normal
+from densities import BASES, density_over, normal
 from scipy import stats
 from torch import Tensor
 
@@ -72,7 +72,7 @@ def test_independent_transforms_are_inverted(base: dist.TorchDistribution) -> No
 
 @pytest.mark.parametrize("name", INVERTED)
 def test_bases_with_an_inverse_do_not_touch_torchs_generator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    density = make_density(BASES[name]())
+    density = density_over(name)
     source = SystemSource(density.base)
 
     def refuse(*arguments: object, **options: object) -> None:

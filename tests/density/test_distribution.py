@@ -315,8 +315,9 @@ class TestConstruction:
             density.to(torch.float64)
 
     def test_import_adds_one_name_to_pyro_and_changes_nothing_else(self) -> None:
+        """And what a file may name is known: a density's import registers it, not only what made the density."""
         script = """
-import sys, torch, pyro, pyro.distributions as dist, random, numpy
+import inspect, sys, torch, pyro, pyro.distributions as dist, random, numpy
 names, state, threads = set(dir(dist)), torch.get_rng_state(), torch.get_num_threads()
 validate = torch.distributions.Distribution._validate_args
 known = len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)
@@ -326,6 +327,16 @@ assert dist.MollifiedExpFamily is pyro_mbde.MollifiedExpFamily
 assert torch.equal(torch.get_rng_state(), state) and torch.get_num_threads() == threads
 assert torch.distributions.Distribution._validate_args == validate
 assert (len(torch.distributions.biject_to._registry), len(torch.distributions.kl._KL_REGISTRY)) == known
+
+from pyro_mbde.density.distribution import MollifiedExpFamily
+from pyro_mbde.serialization import _OWN_CLASSES
+for name in ("copula", "flow_copula", "mixed_base", "row_batch", "base"):
+    module = sys.modules["pyro_mbde.density." + name]
+    own = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
+    registered = [one for one in own if issubclass(one, torch.distributions.Distribution)]
+    registered = [one for one in registered if not inspect.isabstract(one)]
+    assert registered and all(_OWN_CLASSES.get(one.__name__) is one for one in registered), registered
+
 from pyro_mbde import MBDE, DensityRatio, private_draws, run_mcmc
 assert not {"pandas", "sqlalchemy", "jinja2", "matplotlib", "arviz"} & set(sys.modules)
 assert all(hasattr(pyro_mbde, name) for name in pyro_mbde.__all__)

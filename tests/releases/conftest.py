@@ -10,6 +10,6 @@ from pyro_mbde.releases import comparison
 
 @pytest.fixture(autouse=True)
 def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates are proved on fewer draws, which leaves them valid and makes tolerances wider; so are reports made."""
+    """For certificates, which leaves them valid and makes tolerances wider, and for reports."""
     scale_calibration(monkeypatch)
     monkeypatch.setattr(comparison, "_NUM_DRAWS", 2**14)

@@ -12,7 +12,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from _pytest.mark import ParameterSet
-from densities import BASES, DISCRETE, make_density, normal
+from densities import BASES, DISCRETE, density_over, make_density, normal
 from scipy import stats
 from torch import Tensor
 
@@ -160,7 +160,7 @@ def test_the_bounds_are_nearly_met() -> None:
 
 @pytest.mark.parametrize("name", sorted(BASES))
 def test_every_base(name: str) -> None:
-    density = make_density(BASES[name]())
+    density = density_over(name)
     state = torch.get_rng_state()
     draws = private_draws(density, 10, constant_time=True, progress=False)
     assert torch.equal(torch.get_rng_state(), state)
