@@ -91,7 +91,7 @@ def test_two_hostile_scores_are_at_most_epsilon_apart(
     name: str, epsilon: float, num_rows: int, skew: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack on docs/proofs.md, *Batches*."""
-    scale_calibration(monkeypatch, 1 / 4)
+    scale_calibration(monkeypatch, 1 / 8)
     pair = tuple(batch_of(score, epsilon, num_rows, skew) for score in PAIRS[name])
     phis = [phi_by_fresh_batches(q) for q in pair]
     reached, error = largest_log_ratio(pair, phis, num_rows)

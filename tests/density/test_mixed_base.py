@@ -116,7 +116,7 @@ def test_whole_numbers_are_not_told_apart_by_anything_but_themselves() -> None:
 
 def test_a_finite_base_needs_no_delta() -> None:
     table = FINITE.sample((300,))[:100]
-    q = DensityRatio(FINITE, weak_learner=QUICK, seed=0, progress=False).fit(table).mollify(1.0)
+    q = DensityRatio(FINITE, ensemble_size=1, weak_learner=QUICK, seed=0, progress=False).fit(table).mollify(1.0)
     assert q.guarantee.delta == 0
     assert q.log_normalizer.standard_error == 0
     points = q.enumerate_support()
@@ -138,7 +138,7 @@ def test_a_base_with_too_many_points_is_not_listed() -> None:
 def test_a_density_over_mixed_columns_is_saved_and_loaded(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_calibration(monkeypatch)
     table = MIXED.sample((400,))
-    q = DensityRatio(MIXED, weak_learner=QUICK, seed=0, progress=False).fit(table[:200]).mollify(1.0)
+    q = DensityRatio(MIXED, ensemble_size=2, weak_learner=QUICK, seed=0, progress=False).fit(table[:200]).mollify(1.0)
     path = f"{tmp_path}/q.pt"
     q.save(path)
     again = MollifiedExpFamily.load(path)

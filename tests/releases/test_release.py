@@ -221,7 +221,7 @@ class TestWaysOfDrawing:
     def test_rows_follow_the_density(self, make_ledger: Callable[..., Ledger]) -> None:
         """Two-sample test of each coordinate, level 1e-9."""
         density = make_density(normal(2), epsilon=3.0)
-        rows = release(density, 4000, make_ledger(epsilon=1e5), "clinic", progress=False).rows
+        rows = release(density, 2500, make_ledger(epsilon=1e5), "clinic", progress=False).rows
         exact = density.sample((20_000,))
         for index in range(2):
             assert stats.ks_2samp(rows.iloc[:, index], exact[:, index].numpy()).pvalue > 1e-9

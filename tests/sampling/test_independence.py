@@ -48,7 +48,7 @@ def test_the_bound_against_total_variation_on_a_grid(epsilon: float) -> None:
 def test_the_bound_against_chains(epsilon: float) -> None:
     """Chains of the library itself, on a finite base: what their histograms show is within the bound they carry."""
     density = make_density(dist.Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4])), epsilon=epsilon, gain=10.0)
-    num_chains = 20_000
+    num_chains = 8000
     worst = int(density.tilt(torch.arange(4)).argmax())
     chains = run_mcmc(
         density,
