@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
     import arviz  # noqa: F401
 
-from densities import BASES, BATCHES, make_density, normal
+from densities import BASES, BATCHES, density_over, normal
 
 from pyro_mbde import DensityRatio, Ledger, MollifiedExpFamily, WeakLearner
 
@@ -63,30 +63,22 @@ def global_state_guard() -> Iterator[None]:
     assert settings() == before
 
 
-@functools.cache
-def _made_once(name: str) -> MollifiedExpFamily:
-    line = {"line": lambda: pyro.distributions.Normal(0.0, 1.0)}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(20240229)
-        return make_density((BASES | BATCHES | line)[name]())
-
-
 @pytest.fixture(params=sorted(BASES | BATCHES))
 def density(request: pytest.FixtureRequest) -> MollifiedExpFamily:
     """A density over each of the bases, and over batches; made once, and copied for each test."""
-    return copy.deepcopy(_made_once(request.param))
+    return density_over(request.param)
 
 
 @pytest.fixture
 def plane() -> MollifiedExpFamily:
     """A density over the standard normal in the plane."""
-    return copy.deepcopy(_made_once("normal-2d"))
+    return density_over("normal-2d")
 
 
 @pytest.fixture
 def line() -> MollifiedExpFamily:
     """A density over the standard normal on the line."""
-    return copy.deepcopy(_made_once("line"))
+    return density_over("line")
 
 
 @pytest.fixture

@@ -16,16 +16,20 @@ from torch import Tensor
 from pyro_mbde._checks import argument_error
 from pyro_mbde._torch_state import seeded
 from pyro_mbde.density.column_features import ColumnFeatures
-from pyro_mbde.density.copula import Copula
+from pyro_mbde.density.copula import Copula, GaussianCopula
 from pyro_mbde.density.marginals import ColumnSupport, Marginal, MarginalTable
 from pyro_mbde.density.predicates import evaluate
-from pyro_mbde.serialization import register_distribution
+from pyro_mbde.serialization import UnknownDistributionError, canonical_digest, encode, register_distribution
 
 #: Points that a base without real numbers may have to be listed: independent columns, and columns with a dependence,
 #: whose probabilities take longer.
 MAX_POINTS, _MAX_DEPENDENT_POINTS = 10**6, 2**14
 #: Points of the unit cube that the acceptance rate of a restricted base is computed from, and the least rate.
 _NUM_TRIED, MIN_ACCEPTANCE = 2**17, 1e-3
+#: Acceptance rates, by the digest of all that a base is made from, which is rebuilt each time that it is checked,
+#: converted or saved; and how many are kept.
+_RATES: dict[str, float] = {}
+_MAX_RATES = 1000
 
 _broadcast_shape: Any = broadcast_shape  # Pyro leaves it unannotated; torch's own imports sympy
 _SobolEngine: Any = torch.quasirandom.SobolEngine  # torch leaves it unannotated
@@ -179,7 +183,25 @@ class MixedBase(TorchDistribution):
     @cached_property
     def acceptance_rate(self) -> float:
         """Probability that a row drawn without the predicates satisfies them: public, an average over fixed points."""
-        return self._share_that_meets(self.predicates)
+        made_from = self._made_from()
+        if made_from is None:
+            return self._share_that_meets(self.predicates)
+        if made_from not in _RATES:
+            if len(_RATES) >= _MAX_RATES:
+                _RATES.clear()
+            _RATES[made_from] = self._share_that_meets(self.predicates)
+        return _RATES[made_from]
+
+    def _made_from(self) -> str | None:
+        """A digest of all that the acceptance rate follows from, None where that is not known to be all."""
+        if not self.predicates or type(self.dependence) not in (type(None), GaussianCopula):
+            return None
+        try:
+            description = encode(self)
+        except UnknownDistributionError:  # a class of somebody else's
+            return None
+        device = str(self.marginals[0].edges.device)
+        return canonical_digest({"base": description, "device": device, "listed": self.has_enumerate_support})
 
     def _share_that_meets(self, predicates: Sequence[list[Any]]) -> float:
         if not predicates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from pyro_mbde._checks import check_epsilon, check_number
@@ -74,12 +75,18 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     """
     epsilon = check_epsilon(epsilon)
     check_number("epsilon", epsilon, "be finite", math.isfinite)
-    epsilon = min(epsilon, _LARGEST_EPSILON)
+    return _largest_rho(min(epsilon, _LARGEST_EPSILON), delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _largest_rho(epsilon: float, delta: float) -> float:
     low, high = 0.0, epsilon
     while zcdp_epsilon(high, delta) <= epsilon:
         low, high = high, 2 * high
     for _ in range(100):
         middle = (low + high) / 2
+        if middle in (low, high):  # neighbours: no step would change them
+            break
         if zcdp_epsilon(middle, delta) <= epsilon:
             low = middle
         else:

@@ -100,8 +100,8 @@ def test_a_wrong_guess_at_the_variance_costs_blocks_but_no_truth(guess: float, m
     for sign in (1, -1):
         shift = shift_of(3, BOUNDS, sign * 1.0001 * claim.tolerance)
         proof = BatchCertificate(3, shift, BOUNDS, claim)
-        wrong = sum(proof.holds(fresh_blocks(proof, 20), SCORES) for _ in range(100))
-        assert wrong <= 100 * 0.05 + 4 * math.sqrt(100 * 0.05 * 0.95)
+        wrong = sum(proof.holds(fresh_blocks(proof, 20), SCORES) for _ in range(50))
+        assert wrong <= 50 * 0.05 + 4 * math.sqrt(50 * 0.05 * 0.95)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
@@ -240,6 +240,7 @@ class TestAttempts:
             made.append((block := make(draws, *arguments))[0])
             return block
 
+        scale_calibration(monkeypatch)
         monkeypatch.setattr(ScoredDraws, "fresh", noted)
         offsets = []
         for _ in range(2):
@@ -295,6 +296,7 @@ def test_draws_follow_the_density(
 
 def test_batches_in_constant_time_score_as_many_rows_whatever_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: one density accepts every second batch, the other hardly any."""
+    scale_calibration(monkeypatch)
     counts = []
 
     def counted(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -348,14 +350,16 @@ def test_networks_changed_in_place_lose_the_certificate(
         private_draws(q, 1, progress=False)
 
 
-def test_an_offset_changed_afterwards_is_noticed() -> None:
+def test_an_offset_changed_afterwards_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     q = finite_batch(1.0, 3)
     q._tilt.offset += 0.3
     assert "other values" in q.certificate_mismatch()
 
 
 @pytest.mark.parametrize("base", [dist.Gamma(2.0, 1.0), dist.Categorical(torch.ones(4))])
-def test_bases_without_an_inverse(base: Distribution) -> None:
+def test_bases_without_an_inverse(base: Distribution, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     q = known_density(
         dist.Gamma(4.0, 1.0) if isinstance(base, dist.Gamma) else dist.Categorical(torch.tensor([4.0, 2.0, 1.0, 1.0])),
         base,

@@ -58,7 +58,7 @@ def batch_of(score: Callable[[Tensor], Tensor], epsilon: float, num_rows: int, s
     return Calibrator(LINE, Scored(score), natural_params, progress=False).density(*plan, num_rows)
 
 
-def phi_by_fresh_batches(q: MollifiedExpFamily, num_batches: int = 2**16) -> tuple[float, float]:
+def phi_by_fresh_batches(q: MollifiedExpFamily, num_batches: int = 2**15) -> tuple[float, float]:
     """The log-normaliser of what draws are accepted by, and its standard error: proposals as a release makes them."""
     with system_generator():
         tilts = q.accepted_tilt(SystemSource(q.base).propose(num_batches)).exp()
@@ -91,7 +91,7 @@ def test_two_hostile_scores_are_at_most_epsilon_apart(
     name: str, epsilon: float, num_rows: int, skew: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack on docs/proofs.md, *Batches*."""
-    scale_calibration(monkeypatch, 1 / 2)
+    scale_calibration(monkeypatch, 1 / 8)
     pair = tuple(batch_of(score, epsilon, num_rows, skew) for score in PAIRS[name])
     phis = [phi_by_fresh_batches(q) for q in pair]
     reached, error = largest_log_ratio(pair, phis, num_rows)

@@ -78,7 +78,7 @@ def test_every_base(name: str, scale: float, monkeypatch: pytest.MonkeyPatch) ->
         lambda value: clip_score(waves(as_features(value, base, torch.float64)), placement.shift, bounds),
         base,
         bounds,
-        num_draws=2**17,
+        num_draws=2**15,
     )
     assert abs(again.value) <= certificate.tolerance + 6 * again.standard_error
 

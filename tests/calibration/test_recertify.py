@@ -7,7 +7,7 @@ import math
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import make_density, normal
+from densities import make_density, normal, scale_calibration
 from hostile import cancelling
 
 from pyro_mbde import BoundedClassifiers, MollifiedExpFamily, recertify
@@ -68,6 +68,7 @@ def test_no_new_certificate_where_draws_can_prove_none(certificate: Certificate)
 
 def test_no_new_certificate_for_another_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack: what float32 cancels float64 keeps, so that the certificate does not carry over."""
+    scale_calibration(monkeypatch)
     monkeypatch.setattr(calibration, "_MAX_FRESH_DRAWS", 2**18)
     for sign in (1.0, -1.0):
         networks = cancelling(sign)

@@ -114,7 +114,7 @@ class TestLogNormalizer:
         for base in (dist.Normal(0.0, 1.0), mixture):
             estimates = [
                 estimate_log_normalizer(lambda x: 0.5 * x.double(), base, Bounds(-50, 50), num_draws=512)
-                for _ in range(200)
+                for _ in range(100)
             ]
             errors = torch.tensor([(e.value - 0.125) / e.standard_error for e in estimates])
             # Student t with 15 degrees of freedom has variance 15/13

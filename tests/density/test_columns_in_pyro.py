@@ -48,7 +48,7 @@ def test_importance_sampling_and_a_guide_of_its_own() -> None:
         pyro.sample("y", dist.Normal(row[..., 0], 0.3), obs=READING)
         return row
 
-    exact = q.sample((50_000,))
+    exact = q.sample((20_000,))
     weights = dist.Normal(exact[:, 0], 0.3).log_prob(READING).double().softmax(0)
     expected = float((weights * (exact[:, 2] == 0)).sum())
     for guide in (None, lambda: pyro.sample("x", q.base)):

@@ -41,7 +41,7 @@ def test_as_a_prior_by_importance_sampling(line: MollifiedExpFamily) -> None:
         pyro.sample("reading", dist.Normal(z, 0.8), obs=reading)
         return z
 
-    importance = Importance(model, num_samples=1000)
+    importance = Importance(model, num_samples=500)
     importance.run()
     log_weights = torch.stack(importance.log_weights)
     values = torch.stack([trace.nodes["z"]["value"] for trace in importance.exec_traces])
@@ -173,9 +173,9 @@ def test_an_enumerated_assignment_is_summed_right(line: MollifiedExpFamily) -> N
 
     # and the assignment itself, drawn from its posterior
     posterior = pyro.infer.infer_discrete(model, first_available_dim=-2)
-    kinds = torch.stack([pyro.poutine.trace(posterior).get_trace().nodes["kind"]["value"] for _ in range(400)])
+    kinds = torch.stack([pyro.poutine.trace(posterior).get_trace().nodes["kind"]["value"] for _ in range(200)])
     probs = by_hand.softmax(0)[0]
-    errors = (probs * (1 - probs) / 400).sqrt() + 1e-3
+    errors = (probs * (1 - probs) / 200).sqrt() + 1e-3
     assert bool((((kinds == 0).float().mean(0) - probs).abs() < 4.5 * errors).all())
 
 
@@ -239,7 +239,7 @@ def test_a_finite_density_is_summed_out() -> None:
 @pytest.mark.parametrize("parallel", [True, False])
 def test_predictive(line: MollifiedExpFamily, parallel: bool) -> None:
     """Prior and posterior predictive means, against quadrature."""
-    num_samples, reading = (4000, 400)[not parallel], torch.tensor(1.2)
+    num_samples, reading = (4000, 200)[not parallel], torch.tensor(1.2)
 
     def model(value: torch.Tensor | None = None) -> None:
         z = pyro.sample("z", line)

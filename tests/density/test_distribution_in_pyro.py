@@ -151,10 +151,10 @@ def test_autoguides_train_with_it_as_a_prior(name: str, base: str) -> None:
             pyro.sample("row", dist.Normal(centre, 0.3).to_event(1), obs=data)
 
     guide = AUTOGUIDES[name](model)
-    svi = SVI(model, guide, Adam({"lr": 0.05}), Trace_ELBO())
-    losses = [svi.step() for _ in range(60)]
+    svi = SVI(model, guide, Adam({"lr": 0.1}), Trace_ELBO())
+    losses = [svi.step() for _ in range(30)]
     assert all(torch.isfinite(torch.tensor(losses)))
-    assert sum(losses[-10:]) < sum(losses[:10])
+    assert sum(losses[-5:]) < sum(losses[:5])
     if name == "laplace":
         guide = guide.laplace_approximation()
     centre = Predictive(model, guide=guide, num_samples=50, return_sites=("centre",))()["centre"]

@@ -170,7 +170,9 @@ def test_graphs_of_log_prob(plane: MollifiedExpFamily) -> None:
     assert torch.equal(traced(value + 1), plane.log_prob(value + 1))
 
 
-@pytest.mark.parametrize("name", ["columns", "columns-real", "columns-finite", "columns-restricted"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("columns", marks=pytest.mark.slow), "columns-real", "columns-finite", "columns-restricted"]
+)
 def test_torch_export_over_columns(name: str) -> None:
     q = make_density(BASES[name]())
     q._validate_args = False

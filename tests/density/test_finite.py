@@ -13,7 +13,7 @@ from densities import BASES, make_density
 from scipy import stats
 from torch import Tensor, nn
 
-from pyro_mbde import DensityRatio, MollifiedExpFamily, private_draws
+from pyro_mbde import DensityRatio, MollifiedExpFamily, WeakLearner, private_draws
 from pyro_mbde.calibration.placement import Calibrator
 from pyro_mbde.calibration.plan import plan_calibration
 from pyro_mbde.density.base import PreparedBase, prepare_base
@@ -160,7 +160,9 @@ def test_exact_certificates_hold_for_the_draws(num_trials: int) -> None:
 
 def test_an_exact_fit_needs_no_delta() -> None:
     base = dist.Categorical(torch.tensor([0.1, 0.2, 0.3, 0.4]))
-    q = DensityRatio(base, seed=0, progress=False).fit(torch.tensor([0, 0, 1, 3])).mollify(1.0)
+    learner = WeakLearner(hidden_sizes=(8,), num_steps=20)
+    trainer = DensityRatio(base, ensemble_size=1, weak_learner=learner, seed=0, progress=False)
+    q = trainer.fit(torch.tensor([0, 0, 1, 3])).mollify(1.0)
     assert q.guarantee.delta == 0
     assert q.epsilon <= 1
     finite = PreparedBase.of(q.base).finite

@@ -72,16 +72,16 @@ def assert_same(tilt: Tilt, rows: Tensor) -> None:
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 def test_every_architecture(activation: str, link: str, num_frequencies: int, dtype: torch.dtype) -> None:
-    for num_networks, dims, hidden_sizes in ((1, 1, (5,)), (3, 2, (8, 6)), (10, 10, (6, 5, 4))):
+    sizes: list[tuple[int, int, tuple[int, ...]]] = [(1, 1, (5,)), (3, 2, (8, 6)), (10, 10, (6, 5, 4))]
+    ratios = [(1024.0, 0.0, 1024.0), (0.5, 0.3, 2.0), (0.5, 0.3, -2.0)]
+    for (num_networks, dims, hidden_sizes), (theta, shift, other) in zip(sizes, ratios, strict=True):
         spread = LocationScale(torch.randn(dims), 0.5 + torch.rand(dims))
         options = {"activation": activation, "num_frequencies": num_frequencies, "hidden_sizes": hidden_sizes}
         module = networks(num_networks, dims, dtype, link=link, spread=spread, **options)
         rows = torch.randn(50, dims, dtype=dtype)
         assert_same(Tilt(module, torch.linspace(-0.5, 1, num_networks)), rows)
-        for theta, shift, other in ((1024.0, 0.0, 1024.0), (0.5, 0.3, 2.0), (0.5, 0.3, -2.0)):
-            ratio = ClippedRatio(module, shift, theta)
-            arguments = (torch.tensor([other]), 0.1, 0.7, Bounds(-0.3, 0.4))
-            assert_same(Tilt(ratio, *arguments), rows)
+        ratio = ClippedRatio(module, shift, theta)
+        assert_same(Tilt(ratio, torch.tensor([other]), 0.1, 0.7, Bounds(-0.3, 0.4)), rows)
 
 
 @pytest.mark.parametrize("num_networks", range(1, 11))

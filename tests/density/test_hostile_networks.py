@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from pyro_mbde import BoundedClassifiers, Bounds, MollifiedExpFamily, private_draws
+from pyro_mbde.density.base import PreparedBase, prepare
 from pyro_mbde.density.base_draws import SystemSource
 from pyro_mbde.density.bounds import (
     LOG_2,
@@ -63,8 +64,16 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-def build(statistics: nn.Module, natural_params: Tensor, base: dist.TorchDistribution) -> MollifiedExpFamily:
+def build(
+    statistics: nn.Module, natural_params: Tensor, base: dist.TorchDistribution | PreparedBase
+) -> MollifiedExpFamily:
     return MollifiedExpFamily.normalized(base, statistics, natural_params, num_draws=2**12)
+
+
+@pytest.fixture(scope="module")
+def plane_base() -> PreparedBase:
+    """The standard normal in the plane, checked once."""
+    return prepare(normal(2))
 
 
 def check(density: MollifiedExpFamily, epsilon: float, value: Tensor) -> None:
@@ -88,9 +97,9 @@ def check(density: MollifiedExpFamily, epsilon: float, value: Tensor) -> None:
 @pytest.mark.parametrize("output", BAD_OUTPUTS)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("schedule", [spending_natural_params, paper_natural_params])
-def test_constant_networks(output: float, epsilon: float, schedule: object) -> None:
+def test_constant_networks(output: float, epsilon: float, schedule: object, plane_base: PreparedBase) -> None:
     params = schedule(epsilon, 3)  # type: ignore[operator]
-    density = build(Constant(output, -output, output), params, normal(2))
+    density = build(Constant(output, -output, output), params, plane_base)
     for dtype in DTYPES:
         value = torch.cat([torch.randn(500, 2), 1e3 * torch.randn(100, 2), torch.zeros(1, 2)])
         check(density.to(dtype), epsilon, value)
@@ -99,8 +108,8 @@ def test_constant_networks(output: float, epsilon: float, schedule: object) -> N
 @pytest.mark.parametrize("even", BAD_OUTPUTS)
 @pytest.mark.parametrize("odd", BAD_OUTPUTS)
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 5.0])
-def test_alternating_networks(even: float, odd: float, epsilon: float) -> None:
-    density = build(Checkerboard(even, odd, 3), spending_natural_params(epsilon, 3), normal(2))
+def test_alternating_networks(even: float, odd: float, epsilon: float, plane_base: PreparedBase) -> None:
+    density = build(Checkerboard(even, odd, 3), spending_natural_params(epsilon, 3), plane_base)
     for dtype in DTYPES:
         check(density.to(dtype), epsilon, torch.randn(2000, 2))
 

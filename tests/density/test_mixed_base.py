@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pyro.distributions as dist
 import pytest
@@ -11,9 +12,11 @@ from densities import scale_calibration
 from torch import Tensor
 
 from pyro_mbde import Column, DensityRatio, MollifiedExpFamily, private_draws
+from pyro_mbde.density import mixed_base
 from pyro_mbde.density.base import PreparedBase, prepare
 from pyro_mbde.density.base_draws import SystemSource, TorchSource, draws_by_inversion, system_generator
 from pyro_mbde.density.column_features import _MAX_INDICATORS
+from pyro_mbde.density.copula import GaussianCopula
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MAX_POINTS, MixedBase
 from pyro_mbde.tables.constraints import compile_constraint
@@ -113,7 +116,7 @@ def test_whole_numbers_are_not_told_apart_by_anything_but_themselves() -> None:
 
 def test_a_finite_base_needs_no_delta() -> None:
     table = FINITE.sample((300,))[:100]
-    q = DensityRatio(FINITE, weak_learner=QUICK, seed=0, progress=False).fit(table).mollify(1.0)
+    q = DensityRatio(FINITE, ensemble_size=1, weak_learner=QUICK, seed=0, progress=False).fit(table).mollify(1.0)
     assert q.guarantee.delta == 0
     assert q.log_normalizer.standard_error == 0
     points = q.enumerate_support()
@@ -135,7 +138,7 @@ def test_a_base_with_too_many_points_is_not_listed() -> None:
 def test_a_density_over_mixed_columns_is_saved_and_loaded(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_calibration(monkeypatch)
     table = MIXED.sample((400,))
-    q = DensityRatio(MIXED, weak_learner=QUICK, seed=0, progress=False).fit(table[:200]).mollify(1.0)
+    q = DensityRatio(MIXED, ensemble_size=2, weak_learner=QUICK, seed=0, progress=False).fit(table[:200]).mollify(1.0)
     path = f"{tmp_path}/q.pt"
     q.save(path)
     again = MollifiedExpFamily.load(path)
@@ -175,6 +178,30 @@ def test_predicates_hold_for_rows_as_they_come_out() -> None:
     with system_generator():
         rows = SystemSource(prepare(base)).propose(5000)
     assert bool(base.support.check(rows).all())
+
+
+def test_the_acceptance_rate_is_computed_once_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again for whatever it follows from: marginals, their dtype, predicates and the dependence."""
+    monkeypatch.setattr(mixed_base, "_RATES", {})
+    compute, tried = MixedBase._share_that_meets, []
+    monkeypatch.setattr(
+        MixedBase, "_share_that_meets", lambda base, predicates: (tried.append(base), compute(base, predicates))[1]
+    )
+    edges, one, rising = torch.tensor([0.0, 10.0]), torch.ones(1), torch.full((1,), 3.0)
+    columns = (Column("a", 0, 10), Column("b", 0, 10))
+    below, above = ([compile_constraint(text, columns)] for text in ("a < b", "a > b + 1"))
+
+    def rate_of(right: Tensor, predicates: list[list[Any]], correlation: float | None = None) -> float:
+        copula = None if correlation is None else GaussianCopula(torch.tensor([[1, correlation], [correlation, 1]]))
+        return MixedBase([Marginal(edges, one, one), Marginal(edges, one, right)], copula, predicates).acceptance_rate
+
+    rates = [rate_of(one, below), rate_of(rising, below), rate_of(one, above)]
+    rates += [rate_of(rising, below, 0.5), rate_of(rising, below, 0.9)]
+    assert len(set(rates)) == len(tried) == 5
+    assert rates[:3] == pytest.approx([0.5, 7 / 12, 0.405], abs=1e-3)
+    prepared = prepare(MixedBase([Marginal(edges, one, one)] * 2, None, below))
+    assert prepared.wide is not None and len(tried) == 6
+    assert [base.dtype for base in tried] == [torch.float32] * 5 + [torch.float64]
 
 
 def test_a_number_that_is_not_a_density_is_named() -> None:

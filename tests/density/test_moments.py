@@ -27,11 +27,11 @@ def test_moments_are_those_of_exact_draws(name: str) -> None:
     before = torch.get_rng_state()
     mean, stddev = q.mean, q.stddev
     assert torch.equal(torch.get_rng_state(), before)
-    draws = q.sample((20_000,)).double()
+    draws = q.sample((10_000,)).double()
     assert (mean.shape, mean.dtype) == (q.event_shape, q.dtype)
-    # 4.5 standard errors of 20,000 draws, and what the points are promised to be off by at most
+    # 4.5 standard errors of 10,000 draws, and what the points are promised to be off by at most
     off = 0.01 if draws_by_inversion(q.base) else 4.5 * math.exp(q.bounds.width / 2) / math.sqrt(NUM_DRAWS)
-    assert bool(((mean - draws.mean(0)).abs() < (0.032 + off) * draws.std(0)).all())
+    assert bool(((mean - draws.mean(0)).abs() < (0.045 + off) * draws.std(0)).all())
     if name != "student-t":  # of three degrees of freedom: its square has no variance
         assert bool(((stddev / draws.std(0)).log().abs() < 0.1).all())
 

@@ -7,8 +7,6 @@ import math
 import multiprocessing
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import BinaryIO
 
@@ -211,19 +209,3 @@ def test_no_fingerprint_of_what_cannot_be_written_down() -> None:
 
     with pytest.raises(TypeError, match="statistics must be of this library"):
         MollifiedExpFamily(normal(2), Own(), torch.tensor([0.1]), 0.0).fingerprint  # noqa: B018
-
-
-def test_a_new_process_knows_every_class_that_a_file_may_name() -> None:
-    """What registers a class has to be imported by what reads files, not only by what made the density."""
-    script = """
-import inspect, sys
-from pyro_mbde.density.distribution import MollifiedExpFamily
-from pyro_mbde.serialization import _OWN_CLASSES
-from torch.distributions import Distribution
-for name in ("copula", "flow_copula", "mixed_base", "row_batch", "base"):
-    module = sys.modules["pyro_mbde.density." + name]
-    own = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
-    registered = [one for one in own if issubclass(one, Distribution) and not inspect.isabstract(one)]
-    assert registered and all(_OWN_CLASSES.get(one.__name__) is one for one in registered), registered
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)

@@ -38,7 +38,7 @@ LEVEL = SUITE_FAILURE_RATE / ((len(LINES) + len(PLANES)) * len(EPSILONS) + len(A
 def test_fit_on_a_line(name: str, box: tuple[float, float], epsilon: float) -> None:
     """Kolmogorov-Smirnov against the distribution function integrated from log_prob."""
     density = make_density(BASES[name](), epsilon=epsilon)
-    grid = torch.linspace(*box, 100_001)
+    grid = torch.linspace(*box, 40_001)
     middle = (grid[1:] + grid[:-1]) / 2
     mass = density.log_prob(middle).double().exp() * (grid[1:] - grid[:-1]).double()
     cumulative = np.concatenate([[0.0], (mass.cumsum(0) / mass.sum()).numpy()])
@@ -52,7 +52,7 @@ def test_fit_on_a_line(name: str, box: tuple[float, float], epsilon: float) -> N
 def test_fit_in_the_plane(name: str, epsilon: float) -> None:
     """Chi-square on cells of equal base probability, with their exact masses by quadrature within the cell."""
     density = make_density(BASES[name](), epsilon=epsilon)
-    cells, inner = 12, 40
+    cells, inner = 12, 24
     uniforms = (torch.arange(cells * inner) + 0.5) / (cells * inner)
     points = torch.cartesian_prod(uniforms, uniforms)
     base = density.base.base_dist
@@ -87,13 +87,13 @@ def test_proposals_are_accepted_at_the_stated_rate() -> None:
     assert abs(rate - density.acceptance_rate) < 5 * math.sqrt(rate * (1 - rate) / 200_000)
     # one draw asked for with one proposal a batch takes 1 / rate of them on average
     source = TorchSource(density.base)
-    runs = [rejection_sample(source, density.tilt, density.bounds, 1) for _ in range(300)]
+    runs = [rejection_sample(source, density.tilt, density.bounds, 1) for _ in range(150)]
     counts = torch.tensor([run.num_proposals for run in runs])
     # batches of int(1.1 + 4 + 1) = 6: the number of batches is geometric with success 1 - (1 - rate)^6
     success = 1 - (1 - rate) ** 6
     expected, deviation = 6 / success, 6 * math.sqrt(1 - success) / success
     assert bool((counts % 6 == 0).all())
-    assert abs(float(counts.double().mean()) - expected) < 5 * deviation / math.sqrt(300)
+    assert abs(float(counts.double().mean()) - expected) < 5 * deviation / math.sqrt(150)
 
 
 @pytest.mark.parametrize("acceptance_rate", ACCEPTANCE_RATES)
@@ -112,8 +112,8 @@ def test_acceptance_is_exact_to_53_bits() -> None:
     """
     for width in (1e-12, 0.5, 2.5, 20.0):
         log_acceptance = torch.linspace(-width, 0, 10_001, dtype=torch.float64)
-        for exact_log in log_acceptance.tolist():
-            probability = Fraction(float(torch.tensor(exact_log, dtype=torch.float64).exp()))
+        for accepted in log_acceptance.exp().tolist():
+            probability = Fraction(accepted)
             on_the_grid = Fraction(math.ceil(probability * 2**53), 2**53)
             assert probability <= on_the_grid <= 1
             excess = float(on_the_grid / probability - 1)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pytest
 import torch
-from densities import normal
+from densities import normal, scale_calibration
 from hostile import cancel_in_last_layer, cancelling
 from torch import Tensor, nn
 
@@ -90,9 +90,10 @@ def spread_over_places(score: Callable[[Tensor], Tensor], rows: Tensor) -> float
     ("num_features", "hidden_sizes", "num_frequencies"), [(*sizes, 7 * (i % 2)) for i, sizes in enumerate(SIZES)]
 )
 def test_a_row_has_one_score_at_every_place_of_a_chunk(
-    num_features: int, hidden_sizes: tuple[int, ...], num_frequencies: int
+    num_features: int, hidden_sizes: tuple[int, ...], num_frequencies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attack: few draws are scored at the first places of a chunk, those of a certificate at all of them."""
+    scale_calibration(monkeypatch)
     networks = BoundedClassifiers(1, num_features, hidden_sizes=hidden_sizes, num_frequencies=num_frequencies)
     cancel_in_last_layer(networks)
     q = LogRatio(normal(num_features), networks, progress=False).mollify(0.5, skew=0.5)
@@ -148,13 +149,18 @@ def test_settings_are_put_back(dtype: torch.dtype) -> None:
         assert torch.equal(torch.get_rng_state(), state)
 
 
+@functools.cache
+def cancelling_densities() -> list[MollifiedExpFamily]:
+    """Of two hostile networks."""
+    return [LogRatio(LINE, cancelling(sign), progress=False).mollify(0.5, skew=0.5) for sign in (1.0, -1.0)]
+
+
 def log_ratio_of_draws(how: Callable[[MollifiedExpFamily, Tensor], Tensor]) -> tuple[float, float]:
     """Claimed and largest log-ratio of the laws of two hostile networks, if draws are accepted by a tilt as given."""
     rows = torch.linspace(-5, 5, 8001).unsqueeze(1)
     weights = LINE.log_prob(rows).double().softmax(0)
     log_ratios, claimed = [], 0.0
-    for sign in (1.0, -1.0):
-        q = LogRatio(LINE, cancelling(sign), progress=False).mollify(0.5, skew=0.5)
+    for q in cancelling_densities():
         tilts = how(q, rows)
         log_ratios.append(tilts - math.log(float((weights * tilts.exp()).sum())))
         claimed = max(claimed, q.guarantee.epsilon)

@@ -14,7 +14,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from cards import Links, hostile, pair
-from densities import BASES, make_density, normal
+from densities import make_density, normal
 
 from pyro_mbde import (
     BoundedClassifiers,
@@ -151,12 +151,6 @@ def test_what_is_put_in_is_escaped(ledger: Ledger, tmp_path: Path) -> None:
     assert "<script>" not in page
     assert page.count("&lt;script&gt;") == 3
     assert json.loads((tmp_path / "rows.card.json").read_text())["purpose"] == evil
-
-
-@pytest.mark.parametrize("name", sorted(set(BASES) - {"masked"}))
-def test_cards_of_all_bases_are_json(name: str, ledger: Ledger, tmp_path: Path) -> None:
-    released = release(make_density(BASES[name]()), 2, ledger, "clinic", path=tmp_path / "rows.csv", progress=False)
-    assert json.loads((tmp_path / "rows.card.json").read_text()) == released.card
 
 
 def test_facts_of_a_card(make_ledger: Callable[..., Ledger]) -> None:

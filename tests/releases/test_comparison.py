@@ -13,7 +13,7 @@ import torch
 from densities import make_density, normal
 from torch import Tensor
 
-from pyro_mbde import DensityRatio, MollifiedExpFamily, Schema, private_report
+from pyro_mbde import DensityRatio, MollifiedExpFamily, Schema, WeakLearner, private_report
 from pyro_mbde.releases.comparison import Comparison, _furthest_first, compare
 from pyro_mbde.releases.distances import (
     COLUMN_LEVELS,
@@ -61,11 +61,17 @@ def compared() -> Comparison:
 @pytest.fixture(scope="module")
 def ratio_and_table() -> tuple[Any, Tensor]:
     table = 0.5 * torch.randn(5000, generator=torch.Generator().manual_seed(0)) + 1
-    ratio = DensityRatio(dist.Normal(0.0, 1.0), seed=0, ensemble_size=1, progress=False).fit(table)
+    learner = WeakLearner(hidden_sizes=(32,), num_steps=150)
+    trainer = DensityRatio(dist.Normal(0.0, 1.0), weak_learner=learner, seed=0, ensemble_size=1, progress=False)
+    ratio = trainer.fit(table)
     return ratio, table
 
 
 class TestDistances:
+    @pytest.fixture(autouse=True)
+    def fewer_draws(self) -> None:
+        """None here, in place of the other tests' of releases: distances are compared with exact ones."""
+
     def test_of_a_density_that_is_known(self) -> None:
         compared = compare(step_density(1.0), None)
         exact = 0.5 * math.tanh(0.5)  # the shares of both halves move by so much

@@ -130,16 +130,16 @@ def test_a_hostile_density_never_exceeds_its_bounds(make_ledger: Callable[..., L
     """Attack: batches of a density with wild statistics are no likelier, against the base, than epsilon allows."""
     base = normal(1)
     q = MollifiedExpFamily(RowBatch(base, 3), _Hostile(), torch.tensor([1e6]), 0.0, bounds=make_batch(base, 3).bounds)
-    batches = q.base.sample(torch.Size([20_000]))
+    batches = q.base.sample(torch.Size([8000]))
     tilts = q.accepted_tilt(batches)
     assert bool(((tilts >= q.bounds.low) & (tilts <= q.bounds.high)).all())
     assert tilts.max() - tilts.min() == pytest.approx(q.bounds.width)  # it does go to both ends
     positive = (batches.squeeze(-1) > 0).sum(-1)
-    drawn = releasing.draw_rows(q, releasing.plan_draws(q), 20_000, progress=False)
+    drawn = releasing.draw_rows(q, releasing.plan_draws(q), 8000, progress=False)
     drawn_positive = (drawn.squeeze(-1) > 0).sum(-1)
     for number in range(4):
         share, public = float((drawn_positive == number).double().mean()), math.comb(3, number) / 8
-        error = 5 * math.sqrt(0.25 / 20_000) / public
+        error = 5 * math.sqrt(0.25 / 8000) / public
         assert abs(share / public) <= math.exp(q.bounds.width) * (1 + error)
         assert share / public >= math.exp(-q.bounds.width) * (1 - error)
     assert int(positive.max()) == 3

@@ -11,7 +11,7 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from densities import BASES, make_density, normal
+from densities import density_over, make_density, normal
 
 from pyro_mbde import (
     BoundedClassifiers,
@@ -20,6 +20,7 @@ from pyro_mbde import (
     Ledger,
     MollifiedExpFamily,
     Schema,
+    WeakLearner,
     private_report,
     release,
 )
@@ -45,7 +46,7 @@ from pyro_mbde.tables.files import TableModel
     ],
 )
 def test_public_ranges(name: str, expected: list[object]) -> None:
-    columns = released_columns(make_density(BASES[name]()), None)
+    columns = released_columns(density_over(name), None)
     assert [tuple(column)[1:4] for column in columns] == expected
 
 
@@ -88,7 +89,9 @@ class TestSchema:
         elif way == "pickled":
             q = pickle.loads(pickle.dumps(q))
         else:
-            q = DensityRatio(schema.base(), ensemble_size=1, progress=False).fit(schema.base().sample((50,))).mollify(1)
+            learner = WeakLearner(hidden_sizes=(8,), num_steps=10)
+            trainer = DensityRatio(schema.base(), ensemble_size=1, weak_learner=learner, progress=False)
+            q = trainer.fit(schema.base().sample((50,))).mollify(1)
         released = release(q, 20, make_ledger(epsilon=1e3, delta=1e-6), "clinic", progress=False)
         assert list(released.rows) == ["smoker", "visits"]
         assert set(released.rows["smoker"]) == {0, 1}

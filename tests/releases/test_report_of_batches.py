@@ -14,6 +14,7 @@ from known_ratio import known_density
 from torch import Tensor
 
 from pyro_mbde import Column, MollifiedExpFamily, Schema, private_report
+from pyro_mbde.releases import comparison
 from pyro_mbde.releases.comparison import compare
 
 BASE, TARGET = dist.Normal(0.0, 1.0), dist.Normal(1.0, 0.5)
@@ -22,6 +23,12 @@ BASE, TARGET = dist.Normal(0.0, 1.0), dist.Normal(1.0, 0.5)
 @pytest.fixture(autouse=True)
 def fewer_draws() -> None:
     """None here, in place of the other tests' of releases: a batch and a row are compared, to the tolerance of both."""
+
+
+@pytest.fixture
+def fewer_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is compared to a tolerance."""
+    monkeypatch.setattr(comparison, "_NUM_DRAWS", 2**14)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +92,7 @@ def test_the_error_of_a_gain() -> None:
     assert 0.4 < float(gains.std() / said) < 1.9  # the chi distribution with 11 degrees of freedom, level 1e-3
 
 
+@pytest.mark.usefixtures("fewer_weights")
 @pytest.mark.parametrize("name", ["normal-2d", "bernoulli-3d", "poisson", "gamma", "categorical"])
 def test_every_kind_of_base(name: str) -> None:
     base = BASES[name]()
@@ -93,6 +101,7 @@ def test_every_kind_of_base(name: str) -> None:
     assert math.isfinite(report["scores"]["gain_in_nats"])
 
 
+@pytest.mark.usefixtures("fewer_weights")
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_tables_of_hardly_a_row(num_rows: int) -> None:
     scores = private_report(make_batch(normal(2), 4), torch.zeros(num_rows, 2))["scores"]
@@ -100,6 +109,7 @@ def test_tables_of_hardly_a_row(num_rows: int) -> None:
     assert scores["standard_error_of_the_gain"] is None
 
 
+@pytest.mark.usefixtures("fewer_weights")
 def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
     schema = Schema((Column("age", 18, 100, "integer"), Column("cost", 0, 1e4, scale="log1p", decimals=2)))
     q = make_batch(schema.base(), 6, epsilon=2.0)

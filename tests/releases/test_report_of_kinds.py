@@ -14,9 +14,10 @@ import pytest
 import torch
 from densities import make_batch, make_density
 
-from pyro_mbde import Column, DensityRatio, Ledger, MollifiedExpFamily, Schema, private_report, release
+from pyro_mbde import Column, DensityRatio, Ledger, MollifiedExpFamily, Schema, WeakLearner, private_report, release
 from pyro_mbde.density.marginals import Marginal
 from pyro_mbde.density.mixed_base import MixedBase
+from pyro_mbde.releases import comparison
 from pyro_mbde.releases.base_words import base_in_words, base_knowledge, base_text, base_values
 from pyro_mbde.releases.card_text import card_text
 from pyro_mbde.releases.columns import column_codes, released_columns, schema_of
@@ -120,8 +121,9 @@ def test_tables_of_few_rows(density: MollifiedExpFamily, num_rows: int, tmp_path
     json.dumps(report, allow_nan=False)
 
 
-def test_weights_stand_for_draws(density: MollifiedExpFamily) -> None:
+def test_weights_stand_for_draws(density: MollifiedExpFamily, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws of the density as the table: every distance is what chance makes of it."""
+    monkeypatch.setattr(comparison, "_NUM_DRAWS", 2**17)  # far more than the table's
     compared = compare(density, density.sample(torch.Size([20_000])), SCHEMA)
     for one in (*compared.columns, *compared.pairs):
         assert one.distances.table_to_density is not None and one.distances.chance is not None, one
@@ -168,7 +170,8 @@ def rows() -> torch.Tensor:
 @pytest.fixture(scope="module")
 def learned(rows: torch.Tensor) -> MollifiedExpFamily:
     """Which has learned the table, with more epsilon than anybody should spend."""
-    ratio = DensityRatio(CLINIC.base(), ensemble_size=1, seed=0, progress=False).fit(rows)
+    learner = WeakLearner(hidden_sizes=(64,), num_steps=300)
+    ratio = DensityRatio(CLINIC.base(), ensemble_size=1, weak_learner=learner, seed=0, progress=False).fit(rows)
     return ratio.mollify(12.0, delta=0)
 
 

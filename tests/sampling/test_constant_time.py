@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
 from _pytest.mark import ParameterSet
-from densities import BASES, DISCRETE, make_density, normal
+from densities import BASES, DISCRETE, density_over, make_density, normal
 from scipy import stats
 from torch import Tensor
 
@@ -49,19 +50,24 @@ def test_widths_out_of_range(width: float) -> None:
         constant_time_proposals(Bounds(0.0, width))
 
 
-def mixture(base: np.ndarray, tilt: np.ndarray, high: float, num_proposals: int) -> np.ndarray:
-    """The law of a draw over the points of a finite base, from first principles: proposal by proposal."""
+def mixture(base: np.ndarray, tilt: np.ndarray, high: Any, num_proposals: Any) -> np.ndarray:
+    """The law of a draw over the points of a finite base, from first principles: proposal by proposal.
+
+    Of many draws at once, if each argument has a row for each.
+    """
     accept = np.exp(tilt - high)
-    law, still_going = np.zeros_like(base), 1.0
-    for _ in range(num_proposals):
-        law = law + still_going * base * accept
-        still_going *= float((base * (1 - accept)).sum())
+    rejected = (base * (1 - accept)).sum(-1, keepdims=True)
+    law, still_going = np.zeros_like(base), np.ones_like(rejected)
+    for index in range(int(np.max(num_proposals))):
+        is_made = index < num_proposals
+        law = law + is_made * still_going * base * accept
+        still_going = np.where(is_made, still_going * rejected, still_going)
     return law + still_going * base
 
 
 @pytest.mark.parametrize(
     ("num_proposals", "max_batch"),
-    [(1, 1), (5, 1), (2, 3), (40, 3), (2, 4), (5, 4), (1, 2**16), (5, 2**16), (40, 2**16)],
+    [(1, 1), (5, 1), (2, 3), (40, 30), (2, 4), (5, 4), (1, 2**16), (5, 2**16), (40, 2**16)],
 )
 def test_the_law_is_the_mixture(num_proposals: int, max_batch: int) -> None:
     """Chi-square against the law summed up by hand, in batches of many draws and of parts of one; level 1e-9."""
@@ -98,50 +104,47 @@ def test_attack_on_the_guarantee(num_points: int, width: float) -> None:
     Proof: docs/proofs.md, *Constant-time draws*.
     """
     rng = np.random.default_rng(7)
-    worst_epsilon = worst_range = 0.0
-    for _ in range(1000):
-        skew = rng.uniform()
-        low, high = -skew * width, (1 - skew) * width
-        # Masses over many orders of magnitude, tilts mostly at the ends of their interval.
-        masses = np.exp(rng.uniform(-40, 0, num_points))
-        masses /= masses.sum()
-        tilts = rng.uniform(low, high, (2, num_points))
-        ends = rng.uniform(size=(2, num_points)) < 0.7
-        tilts[ends] = rng.choice([low, high], ends.sum())
-        laws = [mixture(masses, tilt, high, int(rng.choice([1, 2, 7, 60]))) for tilt in tilts]
-        log_ratio = np.log(laws[0]) - np.log(laws[1])
-        worst_epsilon = max(worst_epsilon, float(np.abs(log_ratio).max()))
-        worst_range = max(worst_range, float(log_ratio.max() - log_ratio.min()))
+    low = -rng.uniform(size=(1000, 1)) * width
+    high = low + width
+    # Masses over many orders of magnitude, tilts mostly at the ends of their interval.
+    masses = np.exp(rng.uniform(-40, 0, (1000, num_points)))
+    masses /= masses.sum(1, keepdims=True)
+    tilts = rng.uniform(low, high, (2, 1000, num_points))
+    ends = np.where(rng.uniform(size=tilts.shape) < 0.5, low, high)
+    tilts = np.where(rng.uniform(size=tilts.shape) < 0.7, ends, tilts)
+    laws = [mixture(masses, tilt, high, rng.choice([1, 2, 7, 60], (1000, 1))) for tilt in tilts]
+    log_ratio = np.log(laws[0]) - np.log(laws[1])
     guarantee = a_priori_guarantee(Bounds(-width / 2, width / 2))
-    assert worst_epsilon <= guarantee.epsilon + 1e-12
-    assert worst_range <= guarantee.log_ratio_range + 1e-12
+    assert np.abs(log_ratio).max() <= guarantee.epsilon + 1e-12
+    assert np.ptp(log_ratio, axis=1).max() <= guarantee.log_ratio_range + 1e-12
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3, 0.1])
 def test_attack_on_the_calibrated_guarantee(tolerance: float) -> None:
     """Pairs with a log-normaliser within the tolerance of 0, by the shift that makes it any number there."""
     rng = np.random.default_rng(8)
-    worst_epsilon = worst_range = 0.0
-    for _ in range(700):
-        width, skew, num_points = float(rng.choice([0.3, 1.0, 4.0])), rng.uniform(0.05, 0.95), int(rng.integers(2, 9))
-        bounds = Bounds(-skew * width, (1 - skew) * width)
-        masses = np.exp(rng.uniform(-15, 0, num_points))
-        masses /= masses.sum()
-        guarantee = calibrated_guarantee(bounds, Certificate(tolerance))
+    for num_points in range(2, 9):
+        width = rng.choice([0.3, 1.0, 4.0], (100, 1))
+        low = -rng.uniform(0.05, 0.95, (100, 1)) * width
+        high = low + width
+        masses = np.exp(rng.uniform(-15, 0, (100, num_points)))
+        masses /= masses.sum(1, keepdims=True)
         laws = []
         for _ in range(2):
-            scores, wanted = rng.normal(scale=20, size=num_points), rng.uniform(-tolerance, tolerance)
-            below, above = -200.0, 200.0
+            scores = rng.normal(scale=20, size=(100, num_points))
+            wanted = rng.uniform(-tolerance, tolerance, (100, 1))
+            below, above = np.full((100, 1), -200.0), np.full((100, 1), 200.0)
             for _ in range(60):
                 shift = (below + above) / 2
-                tilt = np.clip(scores - shift, *bounds)
-                below, above = (shift, above) if np.log(masses @ np.exp(tilt)) > wanted else (below, shift)
-            laws.append(mixture(masses, tilt, bounds.high, int(rng.choice([1, 3, 30]))))
+                tilt = np.clip(scores - shift, low, high)
+                is_low = np.log((masses * np.exp(tilt)).sum(1, keepdims=True)) > wanted
+                below, above = np.where(is_low, shift, below), np.where(is_low, above, shift)
+            laws.append(mixture(masses, tilt, high, rng.choice([1, 3, 30], (100, 1))))
         log_ratio = np.log(laws[0]) - np.log(laws[1])
-        worst_epsilon = max(worst_epsilon, float(np.abs(log_ratio).max()) - guarantee.epsilon)
-        worst_range = max(worst_range, float(log_ratio.max() - log_ratio.min()) - guarantee.log_ratio_range)
-    assert worst_epsilon <= 1e-10
-    assert worst_range <= 1e-10
+        bounds = [Bounds(*ends) for ends in np.hstack([low, high]).tolist()]
+        guarantees = [calibrated_guarantee(one, Certificate(tolerance)) for one in bounds]
+        assert (np.abs(log_ratio).max(1) <= np.array([one.epsilon for one in guarantees]) + 1e-10).all()
+        assert (np.ptp(log_ratio, axis=1) <= np.array([one.log_ratio_range for one in guarantees]) + 1e-10).all()
 
 
 def test_the_bounds_are_nearly_met() -> None:
@@ -157,7 +160,7 @@ def test_the_bounds_are_nearly_met() -> None:
 
 @pytest.mark.parametrize("name", sorted(BASES))
 def test_every_base(name: str) -> None:
-    density = make_density(BASES[name]())
+    density = density_over(name)
     state = torch.get_rng_state()
     draws = private_draws(density, 10, constant_time=True, progress=False)
     assert torch.equal(torch.get_rng_state(), state)
@@ -169,12 +172,15 @@ def test_every_base(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["normal-2d", "uniform-box", slow("mixture-2d"), slow("gamma"), slow("poisson")])
 def test_they_follow_the_density(name: str) -> None:
-    """Two-sample test of each coordinate, and of the tilt, against exact draws; level 1e-9 each."""
-    density = make_density(BASES[name](), epsilon=3.0)
-    draws = private_draws(density, 5000, constant_time=True, progress=False)
+    """Two-sample test of each coordinate, and of the tilt, against exact draws; level 1e-9 each.
+
+    One network of large weights makes tilts far from the base's: draws of the base itself would be found on each.
+    """
+    density = make_density(BASES[name](), epsilon=3.0, num_rounds=1, gain=10.0, num_frequencies=4)
+    draws = private_draws(density, 2500, constant_time=True, progress=False)
     exact = density.sample((20_000,))
     pairs = [(density.tilt(draws), density.tilt(exact))]
-    pairs += zip(draws.reshape(5000, -1).T, exact.reshape(20_000, -1).T, strict=True)
+    pairs += zip(draws.reshape(2500, -1).T, exact.reshape(20_000, -1).T, strict=True)
     for first, second in pairs:
         assert stats.ks_2samp(first.numpy(), second.numpy()).pvalue > 1e-9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -46,6 +47,7 @@ def finite_batch(
     return Calibrator(base, Lookup(), natural_params, progress=False).density(bounds, certificate, num_rows)
 
 
+@functools.cache
 def all_batches(num_rows: int, num_points: int = 4) -> Tensor:
     """Every tuple of rows, shape ``(num_points ** num_rows, num_rows)``."""
     return torch.tensor(list(itertools.product(range(num_points), repeat=num_rows)))
@@ -59,10 +61,11 @@ def exact_phi(num_rows: int, shift: float, bounds: Bounds, scores: Tensor = SCOR
     return math.log(float((masses * tilts.exp()).sum()))
 
 
+@functools.cache
 def shift_of(num_rows: int, bounds: Bounds, phi: float) -> float:
     """The shift that gives a log-normaliser, to its last digits."""
     low, high = -50.0, 50.0
-    for _ in range(200):
+    for _ in range(70):
         shift = (low + high) / 2
         low, high = (shift, high) if exact_phi(num_rows, shift, bounds) > phi else (low, shift)
     return low

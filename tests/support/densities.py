@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -179,6 +181,21 @@ BATCHES: dict[str, Callable[[], torch.distributions.Distribution]] = {
     "batch-categorical": lambda: RowBatch(BASES["categorical"](), 3),
     "batch-columns": lambda: RowBatch(BASES["columns"](), 2),
 }
+
+
+@functools.cache
+def _made_once(name: str) -> MollifiedExpFamily:
+    line = {"line": lambda: dist.Normal(0.0, 1.0)}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(20240229)
+        return make_density((BASES | BATCHES | line)[name]())
+
+
+def density_over(name: str) -> MollifiedExpFamily:
+    """The density over a base, or over a batch, of the tables above; made once, and copied for each caller."""
+    return copy.deepcopy(_made_once(name))
+
+
 DISCRETE = {
     *("poisson", "categorical", "bernoulli", "bernoulli-3d", "one-hot", "zero-inflated-poisson"),
     *("columns-finite", "columns-finite-both"),

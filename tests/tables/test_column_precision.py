@@ -55,11 +55,12 @@ def test_values_come_back_to_the_columns_resolution(column: Column) -> None:
         assert np.abs(again - modelled).max() <= (high - low) * 2.0**-15
 
 
-@pytest.mark.parametrize("column", random_columns(300), ids=str)
-def test_the_base_fills_the_range(column: Column) -> None:
-    """Draws of the base are many values in the table, not a few."""
+@pytest.mark.parametrize(("place", "column"), list(enumerate(random_columns(300))), ids=str)
+def test_the_base_fills_the_range(place: int, column: Column) -> None:
+    """Draws of the base are many values in the table, not a few; a fit takes it, of which every third is checked."""
     schema = Schema((column,))
-    draws = prepare_base(schema.base()).sample((2000,))
+    base = schema.base()
+    draws = (base if place % 3 else prepare_base(base)).sample((2000,))
     back = schema.to_frame(draws)["x"].to_numpy(dtype=np.float64)
     assert column.low <= back.min() <= back.max() <= column.high
     step = {"integer": 1.0}.get(column.kind, 0.0 if column.decimals is None else 10.0**-column.decimals)

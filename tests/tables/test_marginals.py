@@ -48,7 +48,7 @@ class TestNothingStated:
         table = density_table(integer(0, high, scale="log1p"))
         numbers = np.arange(0, high + 1)
         exact = (np.log(numbers + 2) - np.log(numbers + 1)) / math.log(high + 2)
-        assert probabilities(table, np.arange(0, high + 2)) == pytest.approx(exact, rel=1e-4)
+        np.testing.assert_allclose(probabilities(table, np.arange(0, high + 2)), exact, rtol=1e-4, atol=1e-12)
 
     @pytest.mark.parametrize("scale", ["linear", "log1p"])
     def test_billions_of_whole_numbers(self, scale: str) -> None:
@@ -117,7 +117,7 @@ class TestMeans:
     def test_moments_are_as_stated_at_random(self, kind: str, scale: str) -> None:
         rng = np.random.default_rng(7)
         num_possible = 0
-        for _ in range(60):
+        for _ in range(40):
             width = 10 ** rng.uniform(0.5, 5.5)
             low = 0.0 if scale == "log1p" else float(rng.normal() * width)
             if kind == "integer":
@@ -136,7 +136,7 @@ class TestMeans:
             table = density_table(column)
             assert len(table.left) <= MAX_CELLS
             assert bool((table.left > 0).all() and (table.right > 0).all())
-        assert num_possible > 25
+        assert num_possible > 16
 
     def test_a_narrow_law_in_billions_of_whole_numbers(self) -> None:
         table = density_table(integer(0, 2**32, mean=1000.3, sd=3))
@@ -408,7 +408,7 @@ class TestAnything:
     def test_random_statements(self, kind: str, scale: str) -> None:
         rng = np.random.default_rng(11)
         whole, num_tables = kind == "integer", 0
-        for _ in range(150):
+        for _ in range(100):
             width = 10 ** rng.uniform(0 if whole else -3, 9)
             low = 0.0 if scale == "log1p" else float(rng.normal() * 10 ** rng.uniform(-3, 8))
             if whole:
@@ -441,4 +441,4 @@ class TestAnything:
             marginal = Marginal(*(torch.as_tensor(part, dtype=column.dtype) for part in density_table(column)), kind)
             values = marginal.from_uniforms(torch.linspace(0, 1, 101, dtype=torch.float64))
             assert bool(torch.isfinite(marginal.log_prob(values)).all()), column
-        assert num_tables > 90
+        assert num_tables > 60

@@ -114,12 +114,12 @@ class TestSameRows:
     @pytest.mark.parametrize("seed", range(4))
     def test_csv(self, seed: int, tmp_path: Path) -> None:
         path = tmp_path / "t.csv"
-        odd_texts(450, seed).to_csv(path, index=False)
+        odd_texts(250, seed).to_csv(path, index=False)
         check_same(SCHEMA.stream(path), read_table(path))
 
     def test_csv_in_another_format(self, tmp_path: Path) -> None:
         path, how = tmp_path / "t.csv", {"sep": ";", "decimal": ",", "encoding": "latin-1"}
-        frame = odd_texts(500, 0).replace(r"(\d)\.(\d)", r"\1,\2", regex=True)
+        frame = odd_texts(250, 0).replace(r"(\d)\.(\d)", r"\1,\2", regex=True)
         frame["unused"] = "größe"
         frame.to_csv(path, index=False, sep=";", encoding="latin-1")
         check_same(SCHEMA.stream(path, **how), read_table(path, **how))
