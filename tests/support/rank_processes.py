@@ -234,7 +234,8 @@ def _forked(environment: dict[str, str], words: list[str], said: str) -> int:
 
 
 def _serve() -> None:
-    import pandas  # noqa: E401, F401  # imported here once, for all processes that are forked
+    import pyro  # noqa: F401  # imported here once, for all processes that are forked
+    import torch  # noqa: F401
 
     for line in sys.stdin:
         module, cwd, calls = json.loads(line)
