@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from cli_words import Run
 from click.testing import CliRunner, Result
 from densities import make_density, scale_calibration
 from schemas import TOML
 
-from pyro_mbde import Schema
+from pyro_mbde import MollifiedExpFamily, Schema
 from pyro_mbde.cli import main
 from pyro_mbde.ledger import ledger as ledger_module
 from pyro_mbde.tables.files import TableModel
@@ -59,9 +61,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "_now", lambda: datetime(2026, 1, 2, tzinfo=UTC))
 
 
+@functools.cache
+def _density() -> MollifiedExpFamily:
+    schema = Schema.from_toml("schema.toml")  # as every test begins with
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(20240229)
+        return make_density(schema.base())
+
+
 @pytest.fixture
 def model() -> Path:
     """A model that nothing was fitted for."""
     path, schema = Path("model.pt"), Schema.from_toml("schema.toml")
-    TableModel(make_density(schema.base()), schema, {"epsilon": 1.0}).save(path)
+    TableModel(_density(), schema, {"epsilon": 1.0}).save(path)
     return path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_words import FIT, ROOT, Run, entry_point
+from rank_processes import run_commands
 
 from pyro_mbde.cli import main
 from pyro_mbde.cli.console import plain
@@ -32,17 +32,10 @@ class TestEnds:
 
     def test_a_signal(self) -> None:
         words = ["fit", "table.csv", "--schema", "schema.toml", "--epsilon", "1", "--steps", "1000000", "-o", "m.pt"]
-        command = [sys.executable, "-c", SIGNALLED, *words]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            assert process.stderr.readline() == "fitting\n"
-            process.send_signal(signal.SIGINT)
-            try:
-                assert process.wait(120) == 130
-            finally:
-                process.kill()
-            assert "Traceback" not in process.stderr.read()
+        Path("signalled.py").write_text(SIGNALLED)
+        (ended,) = run_commands([[sys.executable, "signalled.py", *words]], seconds=120)
+        assert ended.code == 130, ended.output
+        assert "Traceback" not in ended.output
         assert not Path("m.pt").exists()
 
     def test_a_broken_pipe(self) -> None:
@@ -62,18 +55,18 @@ class TestEnds:
         assert plain(value) == {"a": ["inf", None, [1, None]], "b": "x", "3": True}
 
 
-#: The command in a process that says when it is in the middle of its fit.
+#: The command in a process that is sent a signal in the middle of its fit.
 SIGNALLED = """
+import os
 import signal
-import sys
 from pyro_mbde.training.optimisation import Optimisation
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell is started without
 gradient, steps = Optimisation._gradient, iter(range(10**9))
-def announce(*words):
+def interrupted(*words):
     if next(steps) == 5:
-        print("fitting", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGINT)
     return gradient(*words)
-Optimisation._gradient = announce
+Optimisation._gradient = interrupted
 from pyro_mbde.cli import main
 main(prog_name="pyro-mbde")
 """

@@ -147,11 +147,11 @@ class TestAudit:
         assert document["recipe"]["method"] == "mbde-paper"
 
     def test_what_the_file_fits_with(self, asked: dict[str, Any], run: Run) -> None:
-        text = "[fit]\nepsilon = 3\nsteps = 2\nmethod = 'mbde'\nrounds = 2\noutput = 'm.pt'\n[audit]\nepsilon = 2\n"
+        text = "[fit]\nepsilon = 3\nsteps = 2\nmethod = 'mbde'\nrounds = 1\noutput = 'm.pt'\n[audit]\nepsilon = 2\n"
         Path("c.toml").write_text(text + TOML)
         run("audit", "--config", "c.toml")
         assert asked["epsilon"] == 2
-        assert len(asked["density"].natural_params) == 2
+        assert len(asked["density"].natural_params) == 1
         assert asked["base"].marginals[0].high == 110
 
 

@@ -38,10 +38,17 @@ from densities import BASES, DISCRETE, make_density, normal
 from matplotlib.figure import Figure
 
 from pyro_mbde import Chains, Column, Schema, run_mcmc
+from pyro_mbde.diagnostics import exact
 from pyro_mbde.diagnostics.checks import mixing_report
 from pyro_mbde.diagnostics.parameters import scalar_parameters
 from pyro_mbde.diagnostics.plot import plot_mixing
 from pyro_mbde.tables.earlier import SpreadSchema
+
+
+@pytest.fixture(autouse=True)
+def fewer_exact_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth: shares have larger errors by chance, which the comparison takes into account."""
+    monkeypatch.setattr(exact, "_NUM_EXACT_DRAWS", exact._NUM_EXACT_DRAWS // 5)
 
 
 @pytest.mark.parametrize(("make", "reason"), GALLERY, ids=lambda value: getattr(value, "__name__", ""))
@@ -137,7 +144,7 @@ def test_exact_draws_of_every_base_pass(name: str) -> None:
 
 def test_chains_of_a_fitted_density() -> None:
     density = make_density(normal(2), epsilon=20.0, link="tanh", gain=10.0)
-    chains = run_mcmc(density, "random_walk", 1000, 300, num_chains=2, seed=2, progress=False)
+    chains = run_mcmc(density, "lockstep_random_walk", 300, 200, num_chains=16, seed=2, progress=False)
     assert chains.density is density
     report = mixing_report(chains)
     assert report.checks[-1].outcome == "ok", report.failures
@@ -263,7 +270,7 @@ def test_html_is_escaped() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(make, marks=[pytest.mark.slow] if place % 6 else [])
+        pytest.param(make, marks=[pytest.mark.slow] if place % 12 else [])
         for place, make in enumerate(sorted({make for make, _ in GALLERY}, key=lambda make: make.__name__))
     ],
 )
@@ -294,7 +301,7 @@ def test_picture_of_good_chains(tmp_path: Path) -> None:
 
 def test_picture_of_many_parameters_and_chains(tmp_path: Path) -> None:
     chains = Chains(
-        {"a$b$": torch.randn(1024, 30), "weights": torch.randn(1024, 30, 5)}, {}, (1,), 0, "lockstep_random_walk"
+        {"a$b$": torch.randn(1024, 8), "weights": torch.randn(1024, 8, 5)}, {}, (1,), 0, "lockstep_random_walk"
     )
     figure = plot_mixing(chains, tmp_path / "mixing.pdf")
     assert "the worst 4 of 6 parameters" in figure.subfigs[0].get_suptitle()

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from densities import scale_calibration
 from pyro import poutine
 
+from pyro_mbde.diagnostics import exact
 from pyro_mbde.experiments import bench, bench_chains, chain_problems
 from pyro_mbde.experiments.bench_chains import WAYS, run_stock
 from pyro_mbde.experiments.chain_pictures import plot_chains
@@ -37,6 +39,8 @@ def test_every_kernel_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(bench_chains, "_MAX_TREE_DEPTH", 2)
     monkeypatch.setattr(hamiltonian, "MAX_MEAN_STEPS", 4)
     monkeypatch.setattr(chain_problems, "_NUM_QUICK_ROWS", 200)
+    monkeypatch.setattr(exact, "_NUM_EXACT_DRAWS", 1000)
+    scale_calibration(monkeypatch)
     path, picture = tmp_path / "records.json", tmp_path / "chains.png"
     words = ["--problem", name, "--epsilon", "1", "--seeds", "1", "--quick", "--quiet"]
     result = CliRunner().invoke(bench.main, ["chains", *words, "--records", str(path), "--picture", str(picture)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import warnings
@@ -14,6 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from fake_rows import fake_row, fake_table
+from matplotlib.figure import Figure
 from torch.distributions import Distribution
 
 from pyro_mbde.experiments import __main__ as command
@@ -178,10 +180,16 @@ def plotted(axis: Any) -> dict[str, tuple[list[float], list[float]]]:
     }
 
 
+@functools.cache
+def drawn(name: str) -> tuple[pd.DataFrame, Figure]:
+    """Rows of a sweep and their figure, which nobody changes."""
+    table = fake_table(name)
+    return table, PLOTS[name](table)
+
+
 @pytest.mark.parametrize(("problem", "column"), [("ring", 0), ("mixture-1d", 1)])
 def test_metrics_lines_are_the_rows(problem: str, column: int) -> None:
-    table = fake_table("metrics")
-    figure = PLOTS["metrics"](table)
+    table, figure = drawn("metrics")
     nll, coverage = (plotted(figure.axes[row + column]) for row in (0, 2))
     everything = table["group_size"] == 0
     chosen = {
@@ -210,8 +218,7 @@ def test_metrics_lines_are_the_rows(problem: str, column: int) -> None:
     [("random-1d", ("dpb-paper", "mbde-paper", "projection")), ("coverage", ("mbde-paper", "projection"))],
 )
 def test_lines_by_modes_are_the_rows(name: str, systems: tuple[str, ...]) -> None:
-    table = fake_table(name)
-    figure = PLOTS[name](table)
+    table, figure = drawn(name)
     column = "coverage" if name == "coverage" else "nll"
     for place, system in enumerate(systems):
         means, deviations = (figure.axes[place + row * len(systems)] for row in (0, 1))
@@ -225,8 +232,7 @@ def test_lines_by_modes_are_the_rows(name: str, systems: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("name", ["ring", "random-2d"])
 def test_contours_are_the_rows(name: str) -> None:
-    table = fake_table(name)
-    figure = PLOTS[name](table)
+    table, figure = drawn(name)
     epsilons = sorted(table["epsilon"].unique(), reverse=True)
     for row, system in enumerate(("dpb-paper", "mbde-paper", "projection", "projection-box")):
         axes = figure.axes[row * (len(epsilons) + 1) :][: len(epsilons) + 1]

@@ -149,7 +149,7 @@ def test_attack_by_random_charges(ledger: Ledger, rule: str, seed: int) -> None:
     account = ledger.open_account("attacked", epsilon, delta, rule)
     granted: list[tuple[str, Guarantee, int]] = []
     refusals = 0
-    for _ in range(40):
+    for _ in range(30):
         size, certificate = 10 ** generator.uniform(-3, 0), generator.choice([0.0, delta / 35, delta / 300])
         density, guarantee = generator.choice(DENSITIES), Guarantee(size, certificate, size * generator.choice([1, 2]))
         if rule == "iid" and granted:

@@ -86,7 +86,7 @@ def check_full(path: Path, report: Path, problem: str) -> None:
 
 def test_a_file_that_may_not_grow_loses_nothing(file: Store, tmp_path: Path) -> None:
     assert file.path is not None
-    run(ledger_stores.fill_disk, file.url, 400_000, str(tmp_path / "report"))
+    run(ledger_stores.fill_disk, file.url, 300_000, str(tmp_path / "report"))
     check_full(file.path, tmp_path / "report", "lets no more be written")
     with Ledger(file.url) as ledger:
         ledger.charge("large", UNIT, 1, fingerprint=ONE)
@@ -95,7 +95,7 @@ def test_a_file_that_may_not_grow_loses_nothing(file: Store, tmp_path: Path) -> 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)]
     if os.getuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no right to mount a small disk")
     try:

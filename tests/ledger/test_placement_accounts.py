@@ -135,7 +135,7 @@ def test_certificates_have_their_part(ledger: Ledger) -> None:
     assert ledger.verify().ok
 
 
-@pytest.mark.parametrize(("total", "num_draws"), [(0.5, 2), (3.0, 15), (3.0, 20), (10.0, 100), (1.0, 5000), (30.0, 3)])
+@pytest.mark.parametrize(("total", "num_draws"), [(0.5, 2), (3.0, 20), (10.0, 100), (1.0, 5000), (30.0, 3)])
 @pytest.mark.parametrize("skew", [0.05, 0.3, 0.5])
 def test_the_account_that_a_plan_names_bears_it(total: float, num_draws: int, skew: float) -> None:
     """As many draws, of one fit or several, with the guarantee that fits at the plan have."""
@@ -241,7 +241,7 @@ class HostileOwner:
 def worst_excess(account: Account, epsilon: float, skew: float, failure: float, larger: float = 1.0) -> float:
     """The largest Pr[S] - e^epsilon Pr[S'] that many owners find, over all events S of what is handed out."""
     worst = 0.0
-    for seed in range(60):
+    for seed in range(30):
         p, q = np.array(HostileOwner(seed, epsilon, skew, account, failure, larger).paths()).T
         assert p.sum() == pytest.approx(1) and q.sum() == pytest.approx(1)
         for one, other in ((p, q), (q, p)):

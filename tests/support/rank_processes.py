@@ -131,7 +131,7 @@ def _fork(module: Path, commands: list[list[str]], seconds: float, cwd: Path) ->
 def run_commands(commands: list[list[str]], seconds: float = 300, cwd: Path | None = None) -> list[Outcome]:
     """Runs a command of Python, of a module or of a script, in each process; those that are left at the end are killed.
 
-    The processes are forked from one that has imported torch, which takes seconds, and has computed nothing.
+    The processes are forked from one that has imported torch and Pyro, which takes seconds, and has computed nothing.
     """
     assert all(command[0] == sys.executable for command in commands)
     return _fork(Path(__file__), [command[1:] for command in commands], seconds, cwd or Path.cwd())
@@ -234,7 +234,8 @@ def _forked(environment: dict[str, str], words: list[str], said: str) -> int:
 
 
 def _serve() -> None:
-    import torch  # noqa: F401  # imported here once, for all processes that are forked
+    import pyro  # noqa: F401  # imported here once, for all processes that are forked
+    import torch  # noqa: F401
 
     for line in sys.stdin:
         module, cwd, calls = json.loads(line)

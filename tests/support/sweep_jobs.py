@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -50,8 +49,6 @@ def trouble(job: Job) -> dict[str, float | str | None]:
     if Path(os.environ["SWEEP_FOLDER"], "well").exists():
         return measure(job)
     match job.system:
-        case "exit":
-            os._exit(3)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "leave":
@@ -65,21 +62,6 @@ def trouble(job: Job) -> dict[str, float | str | None]:
         case "number":
             return 1.0  # type: ignore[return-value]  # which is the trouble
     return measure(job)
-
-
-class StubbornError(Exception):
-    """An error that cannot be pickled."""
-
-    def __init__(self, first: object, second: object) -> None:
-        super().__init__(f"{first} {second}")
-
-
-def be_stubborn() -> None:
-    raise StubbornError("no", "way")
-
-
-def parse(text: str = "{") -> object:
-    return json.loads(text)
 
 
 def jobs_of(num_jobs: int, system: str = "one") -> list[Job]:

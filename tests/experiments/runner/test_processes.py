@@ -17,7 +17,8 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
-from sweep_jobs import be_stubborn, jobs_of, measure, parse
+from failing_tasks import be_stubborn, parse
+from sweep_jobs import jobs_of, measure
 from sweeps import lines, sweep
 
 from pyro_mbde.experiments import processes
