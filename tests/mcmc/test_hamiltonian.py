@@ -228,8 +228,8 @@ def test_energies_that_are_none() -> None:
 def test_nothing_to_follow(smooth: Callable[[Params], Tensor]) -> None:
     exact = exact_draws(200_000)
     kernel = LockstepHMC(potential_fn=exact_energy, smooth_potential_fn=smooth, adapt_step_size=False, num_steps=2)
-    draws = run(kernel, 40, 30, initial_params={"x": exact[:400]}).get_samples(group_by_chain=True)
-    assert agree(draws["x"], exact[400:])
+    draws = run(kernel, 150, 100, initial_params={"x": exact[:100]}).get_samples(group_by_chain=True)
+    assert agree(draws["x"], exact[100:])
 
 
 class Hostile(nn.Module):
@@ -285,7 +285,7 @@ def plain_model() -> None:
 @pytest.mark.parametrize("kernel", ["lockstep_hmc", "nuts", pytest.param("hmc", marks=pytest.mark.slow)])
 def test_models_without_a_density_follow_their_own_gradient(kernel: str) -> None:
     many = kernel == "lockstep_hmc"
-    chains = run_mcmc(plain_model, kernel, 30 if many else 120, 40, 60 if many else 2, seed=0, progress=False)
+    chains = run_mcmc(plain_model, kernel, 60 if many else 120, 60, 30 if many else 2, seed=0, progress=False)
     precision = 3 + 1 / 9
     exact = 3.5 / precision + torch.randn(50_000, 1) / math.sqrt(precision)
     assert agree(chains.draws["centre"].unsqueeze(-1), exact)

@@ -299,7 +299,7 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
 
     density = MollifiedExpFamily.normalized(box, Faces(), torch.tensor([2.0]))
     num_chains = 200 if kernel.startswith("lockstep") else 8 if kernel == "hmc" else 2
-    num_samples = {"random_walk": 4000, "lockstep_random_walk": 240, "lockstep_hmc": 40}.get(kernel, 700)
+    num_samples = {"random_walk": 4000, "lockstep_random_walk": 400, "lockstep_hmc": 40}.get(kernel, 700)
     warmup_steps = 80 if kernel.startswith("lockstep") else 300
     chains = run_mcmc(density, kernel, num_samples, warmup_steps, num_chains, seed=2, progress=False)
     where = (chains.draws["x"] - low) / width
