@@ -54,9 +54,9 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "report.html": lambda path: private_report(make_density(normal(2)), path=path),
     "report.json": lambda path: private_report(make_density(normal(2)), torch.zeros(9, 2), path=path),
     "mixing.png": lambda path: plot_mixing(good_independent(), path),
-    "mixing.svg": lambda path: plot_mixing(good_independent(), path),
-    "mixing.pdf": lambda path: plot_mixing(good_independent(), path),
     "picture.png": draw,
+    "picture.svg": draw,
+    "picture.pdf": draw,
     "results/rows.jsonl": sweep,
     "budget.db": lambda path: Ledger(path).close(),
 }
@@ -70,10 +70,10 @@ def test_for_the_owner_alone(name: str, tmp_path: Path) -> None:
 
 
 def test_an_existing_file_becomes_private(tmp_path: Path) -> None:
-    path = tmp_path / "mixing.png"
+    path = tmp_path / "picture.png"
     path.write_text("before")
     assert mode(path) == 0o666
-    plot_mixing(good_independent(), path)
+    draw(path)
     assert mode(path) == 0o600
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import multiprocessing
 import sys
 from fractions import Fraction
 
@@ -33,20 +33,21 @@ def test_the_generator_comes_back_after_an_error() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
 def test_threads_are_put_back() -> None:
     """In a separate process, since tests run on one thread."""
-    script = """
-import torch
-from pyro_mbde._torch_state import single_thread
-torch.set_num_threads(2)
-try:
-    with single_thread():
-        assert torch.get_num_threads() == 1
-        raise KeyError
-except KeyError:
-    assert torch.get_num_threads() == 2
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+    def fails_on_two_threads() -> None:
+        torch.set_num_threads(2)
+        with pytest.raises(KeyError), single_thread():
+            assert torch.get_num_threads() == 1
+            raise KeyError
+        assert torch.get_num_threads() == 2
+
+    process = multiprocessing.get_context("fork").Process(target=fails_on_two_threads)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
     with single_thread():
         assert torch.get_num_threads() == 1
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from audits import scale_audit
 from quick_fits import QUICK
 
 from pyro_mbde import Column, DensityRatio, MollifiedExpFamily, Schema, audit
@@ -24,6 +25,11 @@ SCHEMA = Schema(
     condition="sex = F and age >= 40",
 )
 BASE = SCHEMA.base()
+
+
+@pytest.fixture(autouse=True)
+def shorter_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_audit(monkeypatch)
 
 
 def frame(ages: list[int], years: list[int], sex: str) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 import pyro.distributions as dist
 import pytest
 import torch
-from audits import Fit, boosted, quick_audit
+from audits import Fit, boosted, quick_audit, scale_audit
 from densities import normal, scale_calibration
 from planted_faults import FAULTS, OTHER_BASES
 from quick_fits import BASE, DrawsAlone, quick_fit
@@ -22,6 +22,11 @@ from pyro_mbde.auditing.report import PairResult
 
 #: Of which a quick one is of the same kind: in a base, in draws.
 SLOW = ("shares_of_levels_from_the_table", "columns_repeated_by_a_chain")
+
+
+@pytest.fixture(autouse=True)
+def shorter_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_audit(monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from audits import Fit, boosted, quick_audit
+from audits import Fit, boosted, quick_audit, scale_audit
 from densities import BASES, normal, scale_calibration
 from quick_fits import BASE, EPSILON, QUICK, DrawsAlone
 from torch import Tensor, nn
@@ -80,6 +80,7 @@ IN_SHORT = [
 @pytest.mark.parametrize("name", IN_SHORT)
 def test_nothing_sound_is_accused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scale_calibration(monkeypatch)
+    scale_audit(monkeypatch)
     fit, epsilon, base = SOUND[name]
     report = quick_audit(fit, epsilon, base=base, num_pairs=1)
     assert report.passed, report
@@ -129,8 +130,9 @@ def worst_fit(epsilon: float) -> Fit:
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 5.0])
-def test_the_worst_fit_is_driven_to_its_bound_and_not_accused(epsilon: float) -> None:
+def test_the_worst_fit_is_driven_to_its_bound_and_not_accused(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Derivation: docs/proofs.md, *Hostile tables*."""
+    scale_audit(monkeypatch)
     report = quick_audit(worst_fit(epsilon), epsilon, base=normal(1), num_pairs=1)
     assert report.passed, report
     assert report.proven > (0.97 if epsilon == 5.0 else 0.99) * epsilon
@@ -201,8 +203,10 @@ def test_a_shrunk_density_is_not_accused_of_its_normaliser() -> None:
     assert not [finding for finding in quick_audit(fit, base=normal(1)).faults if finding.kind == "certificate"]
 
 
-def test_most_of_the_claim_is_proved_of_a_batch() -> None:
+def test_most_of_the_claim_is_proved_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """One price for the batch: nearly all of it by the densities, and most of it by draws alone."""
+    scale_calibration(monkeypatch, 1 / 4)
+    scale_audit(monkeypatch)
     report = quick_audit(projected(3.0, num_rows=3), 3.0, num_pairs=1, num_draws=4000)
     assert report.passed, report
     assert 0.95 * 3 < report.proven <= 3
@@ -215,6 +219,7 @@ def test_most_of_the_claim_is_proved_of_a_batch() -> None:
 def test_a_batch_is_attacked_over_the_base_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given the base of the batch, tables are made of its rows."""
     scale_calibration(monkeypatch, 1 / 4)
+    scale_audit(monkeypatch)
     report = quick_audit(projected(num_rows=7), base=RowBatch(BASE, 7), num_pairs=1, num_draws=1000)
     assert report.passed, report
     assert report.proven > 0.9

@@ -82,7 +82,7 @@ def test_many_chains_have_no_bias(kernel: str, name: str, num_chains: int) -> No
     """Two hundred thousand draws or so, effectively: shares below the true quantiles, to half a per cent."""
     problem = PROBLEMS[name](400)
     num_samples = 1500 if kernel == "lockstep_random_walk" else 150
-    chains = run_mcmc(problem.model, kernel, num_samples, 300, num_chains=num_chains, seed=0, progress=False)
+    chains = run_mcmc(problem.model, kernel, num_samples, 150, num_chains=num_chains, seed=0, progress=False)
     for parameter, truth in problem.truths.items():
         draws = torch.tensor(scalar_parameters(chains)[parameter])
         for level, quantile in zip(LEVELS, truth.quantiles, strict=True):

@@ -73,11 +73,12 @@ def test_draws_for_predictive(chains: Chains, wards: Wards) -> None:
     assert samples["level"].shape == (800, 2, 1)
     assert torch.equal(samples["level"].reshape(4, 200, 2, 1), chains.draws["level"])
     assert torch.equal(chains.get_samples(group_by_chain=True)["level"], chains.draws["level"])
-    for parallel in (True, False):
-        predicted = Predictive(wards, samples, parallel=parallel)()["reading"]
-        assert predicted.shape == (800, 2, 3)
-        errors = predicted - samples["level"]
-        assert float(errors.std()) == pytest.approx(0.5, rel=0.05)
+    for parallel, size, error in ((True, 800, 0.05), (False, 100, 0.14)):  # nearly five standard errors
+        some = {name: values[:size] for name, values in samples.items()}
+        predicted = Predictive(wards, some, parallel=parallel)()["reading"]
+        assert predicted.shape == (size, 2, 3)
+        errors = predicted - some["level"]
+        assert float(errors.std()) == pytest.approx(0.5, rel=error)
     with pytest.raises(TypeError, match="group_by_chain must be True or False"):
         chains.get_samples(group_by_chain=2)
 
@@ -115,9 +116,9 @@ def test_leave_one_out_and_comparison(chains: Chains, wards: Wards, prior: Molli
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
 def test_as_from_pyro(wards: Wards) -> None:
     """The same run through Pyro's MCMC and ArviZ's own converter: same groups, same numbers."""
-    mcmc = MCMC(NUTS(wards), 50, 50, disable_progbar=True)
+    mcmc = MCMC(NUTS(wards), 30, 20, disable_progbar=True)
     mcmc.run(ROWS)
-    same = Chains(mcmc.get_samples(group_by_chain=True), {"diverging": torch.zeros(1, 50).bool()}, (0,), 50, "nuts")
+    same = Chains(mcmc.get_samples(group_by_chain=True), {"diverging": torch.zeros(1, 30).bool()}, (0,), 20, "nuts")
     after = Predictive(wards, mcmc.get_samples())()
     before = Predictive(wards, num_samples=30)()
     options = {"posterior_predictive": after, "prior": before, "dims": {"reading": ["ward", "bed"]}}

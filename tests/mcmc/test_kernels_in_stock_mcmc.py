@@ -58,7 +58,7 @@ def run(kernel: Any, num_samples: int = 20, warmup_steps: int = 30, *args: Any, 
 def sampled(kind: Any) -> Any:
     """Eight chains of a kernel, run once for all that is asked of them."""
     with seeded(0):
-        return run(kind(Model(make_density(normal(2))), num_chains=8), 20, 30, ROWS)
+        return run(kind(Model(make_density(normal(2))), num_chains=8), 20, 15, ROWS)
 
 
 @each_kind
@@ -113,8 +113,8 @@ def test_arviz_takes_the_chains() -> None:
 @few_cores
 def test_several_runs_of_many_chains() -> None:
     kernel = LockstepRandomWalk(Model(make_density(normal(2))), num_chains=3)
-    mcmc = run(kernel, 20, 30, ROWS, num_chains=2)
-    assert mcmc.get_samples(group_by_chain=True)["share"].shape == (6, 20, 3)
+    mcmc = run(kernel, 10, 10, ROWS, num_chains=2)
+    assert mcmc.get_samples(group_by_chain=True)["share"].shape == (6, 10, 3)
 
 
 @few_cores
@@ -134,7 +134,7 @@ def test_a_potential_of_the_users_own(kind: Any, num_runs: int) -> None:
 
 @each_kind
 def test_streaming_keeps_the_chains_apart(kind: Any, plane: MollifiedExpFamily) -> None:
-    mcmc = StreamingMCMC(kind(Model(plane), num_chains=8), 10, 15, disable_progbar=True)
+    mcmc = StreamingMCMC(kind(Model(plane), num_chains=8), 5, 5, disable_progbar=True)
     mcmc.run(ROWS)
     statistics = mcmc.get_statistics()
     assert statistics[0, "scale"]["mean"].shape == (8,)
@@ -163,12 +163,12 @@ def test_the_independence_sampler(base: dist.TorchDistribution, capsys: pytest.C
 def test_stock_kernels_on_a_density(kernel: Any, plane: MollifiedExpFamily) -> None:
     options = {"max_tree_depth": 4} if kernel is NUTS else {"num_steps": 4}
     model = Model(plane)
-    mcmc = run(kernel(model, **options), 20, 10, ROWS)
-    assert mcmc.get_samples()["centre"].shape == (20, 2)
-    assert Predictive(model, mcmc.get_samples(), parallel=True)()["row"].shape == (20, 4)
+    mcmc = run(kernel(model, **options), 10, 5, ROWS)
+    assert mcmc.get_samples()["centre"].shape == (10, 2)
+    assert Predictive(model, mcmc.get_samples(), parallel=True)()["row"].shape == (10, 4)
     if hasattr(arviz, "from_pyro"):
         data = arviz.from_pyro(mcmc, log_likelihood=True)
-        assert data["log_likelihood"]["row"].shape == (1, 20, 4)
+        assert data["log_likelihood"]["row"].shape == (1, 10, 4)
         assert float(arviz.loo(data).elpd_loo) < 0
 
 
@@ -198,7 +198,7 @@ def test_a_steep_prior_is_sampled_right(kernel: Any, smooth: bool) -> None:
     mass = (-exact_energy({"x": grid}) - ((grid - reading()) / 0.8).square().sum(-1) / 2).softmax(0)
     truth = mass @ grid
     if kernel is LockstepHMC:
-        draws = run(kernel(model, num_chains=100), 100, 100).get_samples(group_by_chain=True)["x"]
+        draws = run(kernel(model, num_chains=250), 40, 40).get_samples(group_by_chain=True)["x"]
     else:
         options = {"num_steps": 3, "step_size": 0.5, "adapt_step_size": False} if kernel is HMC else {}
         options |= {"target_accept_prob": 0.5, "max_tree_depth": 4} if kernel is NUTS else {}

@@ -40,12 +40,12 @@ def test_the_potential_is_that_of_the_density(name: str) -> None:
     """Importance sampling from the base of the scores: means of columns as those of exact draws."""
     density = make_density(ALL[name](), epsilon=3.0)
     target = LatentTarget(density)
-    scores = torch.randn(30_000, *density.event_shape, dtype=torch.float64)
+    scores = torch.randn(20_000, *density.event_shape, dtype=torch.float64)
     log_weights = -target.batched_potential_fn({"x": scores}) + scores.square().flatten(1).sum(1) / 2
     weights = log_weights.softmax(0)
     values = target.constrain({"x": scores})["x"].double()
     mean = torch.tensordot(weights, values, 1)
-    exact = density.sample((20_000,)).double()
+    exact = density.sample((10_000,)).double()
     error = exact.std(0) * math.sqrt(1 / len(exact) + float((weights**2).sum()))
     assert bool(((mean - exact.mean(0)).abs() < 4.5 * error).all())
 
@@ -65,8 +65,13 @@ def effective_size(values: Tensor) -> float:
     return float(arviz.ess(chains.to_arviz(), method="mean")["v"])
 
 
-#: Number of chains and of draws of each, by kernel.
-RUNS = {"lockstep_random_walk": (32, 1000), "lockstep_hmc": (64, 120), "hmc": (2, 600), "nuts": (2, 500)}
+#: Number of chains, of draws of each and of warm-up steps, by kernel.
+RUNS = {
+    "lockstep_random_walk": (128, 250, 120),
+    "lockstep_hmc": (128, 60, 60),
+    "hmc": (2, 600, 300),
+    "nuts": (2, 500, 300),
+}
 QUICK = {("lockstep_random_walk", "columns"), ("lockstep_random_walk", "columns-finite-both")}
 QUICK |= {("lockstep_hmc", "columns-restricted")}
 
@@ -83,9 +88,9 @@ QUICK |= {("lockstep_hmc", "columns-restricted")}
 def test_chains_agree_with_exact_draws(kernel: str, name: str) -> None:
     """Share of each value, or below each quartile, within the error that the effective number of draws leaves."""
     density = make_density(ALL[name](), epsilon=3.0)
-    num_chains, num_samples = RUNS[kernel]
-    chains = run_mcmc(density, kernel, num_samples, 300, num_chains=num_chains, seed=0, progress=False)
-    exact = Chains({"x": density.sample((1, 40_000))}, {}, (0,), 0, "exact")
+    num_chains, num_samples, warmup_steps = RUNS[kernel]
+    chains = run_mcmc(density, kernel, num_samples, warmup_steps, num_chains=num_chains, seed=0, progress=False)
+    exact = Chains({"x": density.sample((1, 20_000))}, {}, (0,), 0, "exact")
     theirs = scalar_parameters(exact)
     for parameter, drawn in scalar_parameters(chains).items():
         reference, draws = torch.tensor(theirs[parameter][0]), torch.tensor(drawn)
@@ -116,16 +121,16 @@ def test_chains_agree_with_exact_draws(kernel: str, name: str) -> None:
 )
 def test_what_chains_of_columns_can_do(kernel: str) -> None:
     density = make_density(BASES["columns"]())
-    chains = run_mcmc(density, kernel, 60, 40, num_chains=2, seed=0, progress=False, num_workers=1)
-    longer = resume_mcmc(chains, 20, progress=False, num_workers=1)
-    assert longer.draws["x"].shape == (2, 80, 5)
+    chains = run_mcmc(density, kernel, 30, 20, num_chains=2, seed=0, progress=False, num_workers=1)
+    longer = resume_mcmc(chains, 10, progress=False, num_workers=1)
+    assert longer.draws["x"].shape == (2, 40, 5)
     assert bool(density.support.check(longer.draws["x"]).all())
     names = ["weight", "day", "grade", "sex", "score"]
     report = mixing_report(chains, names=names)
     assert [parameter.name for parameter in report.parameters] == names
     plot_mixing(chains, names=names)
     data = chains.to_arviz({"column": names}, {"x": ["column"]})
-    assert data["posterior"]["x"].sel(column="sex").shape == (2, 60)
+    assert data["posterior"]["x"].sel(column="sex").shape == (2, 30)
 
 
 def test_values_to_start_from() -> None:
@@ -148,8 +153,8 @@ def test_numbers_alone_are_sampled_by_gradients() -> None:
 
 @pytest.mark.parametrize("kernel", ["lockstep_random_walk", "lockstep_hmc"])
 def test_a_base_is_sampled_too(kernel: str) -> None:
-    num_samples = 150 if kernel == "lockstep_hmc" else 600
-    chains = run_mcmc(BASES["columns-restricted"](), kernel, num_samples, 300, 16, seed=0, progress=False)
+    num_samples = 40 if kernel == "lockstep_hmc" else 160
+    chains = run_mcmc(BASES["columns-restricted"](), kernel, num_samples, 100, 64, seed=0, progress=False)
     assert mixing_report(chains).checks[-1].outcome == "ok"
 
 
@@ -170,10 +175,10 @@ def test_rows_within_a_model() -> None:
         pyro.factor("tilt", density.tilt(row))
         pyro.sample("y", pyro.distributions.Normal(row[..., 0], 0.5), obs=torch.tensor(1.0))
 
-    chains = run_mcmc(latent, "lockstep_random_walk", 400, 300, num_chains=16, seed=0, progress=False)
+    chains = run_mcmc(latent, "lockstep_random_walk", 100, 120, num_chains=64, seed=0, progress=False)
     uniforms = torch.special.ndtr(chains.draws["z"].double().flatten(0, 1))
-    rows = density.base.from_uniforms(uniforms).reshape(16, 400, 5).double()
-    exact = density.sample((50_000,))
+    rows = density.base.from_uniforms(uniforms).reshape(64, 100, 5).double()
+    exact = density.sample((30_000,))
     weights = pyro.distributions.Normal(exact[:, 0], 0.5).log_prob(torch.tensor(1.0)).double().softmax(0)
     for column in range(5):
         share = (rows[..., column] <= exact[:, column].median()).double()

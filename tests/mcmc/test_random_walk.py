@@ -49,10 +49,10 @@ def test_a_model_through_pyro_alone() -> None:
             pyro.sample("row", dist.Normal(centre, 0.5), obs=rows)
             pyro.sample("count", dist.Exponential(rate), obs=torch.ones(4))
 
-    mcmc = MCMC(LockstepRandomWalk(model, num_chains=200), num_samples=400, warmup_steps=300, disable_progbar=True)
+    mcmc = MCMC(LockstepRandomWalk(model, num_chains=800), num_samples=100, warmup_steps=100, disable_progbar=True)
     mcmc.run(data)
     draws = mcmc.get_samples(group_by_chain=True)
-    assert draws["centre"].shape == (200, 400)
+    assert draws["centre"].shape == (800, 100)
     # normal with normal, gamma with exponential
     precision = 4 / 0.25 + 1 / 100
     error = math.sqrt(1 / precision / ess(draws["centre"]))
@@ -77,7 +77,8 @@ def test_scales_and_steps_are_learned(num_chains: int, pooled: bool) -> None:
     # one chain has to find out by itself, a few steps at a time
     scales = torch.tensor([4.0, 1.0, 0.25] if num_chains == 1 else [100.0, 1.0, 0.01])
     kernel = LockstepRandomWalk(potential_fn=gaussian(scales), pooled=pooled)
-    run(kernel, 200, 1500, initial_params={"x": scales * torch.randn(num_chains, 3)})
+    warmup_steps = {1: 1500, 4: 1000, 300: 400}[num_chains]
+    run(kernel, 100, warmup_steps, initial_params={"x": scales * torch.randn(num_chains, 3)})
     learned = kernel.adaptation
     assert learned["step_size"].shape == (() if pooled else (num_chains,))
     covariance = learned["factor"] @ learned["factor"].T if learned["factor"].dim() == 2 else learned["factor"] ** 2
@@ -90,13 +91,13 @@ def test_scales_and_steps_are_learned(num_chains: int, pooled: bool) -> None:
 def test_correlation_is_learned() -> None:
     covariance = torch.tensor([[1.0, 0.99], [0.99, 1.0]])
     target = dist.MultivariateNormal(torch.zeros(2), covariance)
-    starts = target.sample((50,))
+    starts = target.sample((200,))
 
     def effective(adapt_covariance: bool) -> float:
         kernel = LockstepRandomWalk(
             potential_fn=lambda params: -target.log_prob(params["x"]), adapt_covariance=adapt_covariance
         )
-        return ess(grouped(run(kernel, 500, 500, initial_params={"x": starts}))[..., 0])
+        return ess(grouped(run(kernel, 150, 150, initial_params={"x": starts}))[..., 0])
 
     assert effective(True) > 5 * effective(False)
 
@@ -202,12 +203,12 @@ def test_chains_are_independent_after_warmup() -> None:
 @pytest.mark.parametrize("name", ["normal-2d", "categorical", "uniform-box", "mixture", "dirichlet", "one-hot"])
 def test_independence_on_any_base(name: str) -> None:
     density = make_density(BASES[name](), epsilon=2.0, link="tanh")
-    kernel = IndependenceSampler(density, num_chains=400)
-    mcmc = run(kernel, 100, 20)
+    kernel = IndependenceSampler(density, num_chains=800)
+    mcmc = run(kernel, 40, 10)
     draws = grouped(mcmc)
-    assert draws.shape == (400, 100, *density.event_shape)
+    assert draws.shape == (800, 40, *density.event_shape)
     exact = density.sample((50_000,)).double().reshape(50_000, -1)
-    flat = draws.double().reshape(400, 100, -1)
+    flat = draws.double().reshape(800, 40, -1)
     for index in range(flat.shape[-1]):
         column = flat[..., index]
         if float(column.std()) == 0:

@@ -38,13 +38,15 @@ def plane() -> MollifiedExpFamily:
 
 @pytest.mark.parametrize("kernel", ["random_walk", "hmc", "nuts"])
 def test_as_many_workers_as_you_like_give_the_same_draws(plane: MollifiedExpFamily, kernel: str) -> None:
+    options = {"hmc": {"num_steps": 3}, "nuts": {"max_tree_depth": 3}}.get(kernel)
     one, two, three = (
-        run_mcmc(plane, kernel, 10, 8, 3, seed=4, progress=False, num_workers=number) for number in (1, 2, 3)
+        run_mcmc(plane, kernel, 5, 6, 3, seed=4, progress=False, num_workers=number, kernel_options=options)
+        for number in (1, 2, 3)
     )
     assert torch.equal(one.draws["x"], two.draws["x"])
     assert torch.equal(one.draws["x"], three.draws["x"])
     assert all(torch.equal(value, two.sample_stats[name]) for name, value in one.sample_stats.items())
-    longer = [resume_mcmc(chains, 4, progress=False, num_workers=2) for chains in (one, two)]
+    longer = [resume_mcmc(chains, 2, progress=False, num_workers=2) for chains in (one, two)]
     assert torch.equal(longer[0].draws["x"], longer[1].draws["x"])
 
 
@@ -211,28 +213,6 @@ def test_a_walk_needs_no_gradients() -> None:
     assert chains.draws["x"].shape == (2, 20)
 
 
-def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
-    process = start_script(tmp_path / "script.py", 10**7)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == "start\n"
-        deadline = time.monotonic() + 120
-        while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        workers_of_it = children_of(process.pid)
-        assert len(workers_of_it) == 2
-        time.sleep(1)
-        process.kill()
-        process.wait()
-        while any(is_running(child) for child in workers_of_it) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not any(is_running(child) for child in workers_of_it)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -275,22 +255,40 @@ def start_script(path: Path, *lengths: int) -> subprocess.Popen[str]:
     )
 
 
-def test_an_interrupt_returns_what_the_workers_drew(tmp_path: Path) -> None:
-    """And before it, workers of a script without a main guard end by themselves."""
-    process = start_script(tmp_path / "script.py", 20, 10**7)
+def wait_for_workers(pid: int) -> list[int]:
+    """The workers of a process, once each of them has drawn for a while."""
+    deadline = time.monotonic() + 120
+    while (len(children_of(pid)) < 2 or min(map(cpu_seconds, children_of(pid))) < 0.5) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers_of_it = children_of(pid)
+    assert len(workers_of_it) == 2
+    return workers_of_it
+
+
+def test_interrupts_return_what_the_workers_drew_and_none_outlives_a_killed_parent(tmp_path: Path) -> None:
+    """And before both, workers of a script without a main guard end by themselves."""
+    process = start_script(tmp_path / "script.py", 20, 10**7, 10**7)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == "start\n"
         assert process.stdout.readline() == "(2, 20)\n"
         assert process.stdout.readline() == "start\n"
-        deadline = time.monotonic() + 120
-        while min(map(cpu_seconds, children_of(process.pid)), default=0.0) < 0.5 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        interrupted = wait_for_workers(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
-        output, errors = process.communicate(timeout=120)
+        output = process.stdout.readline()
+        assert process.stdout.readline() == "start\n"
+        left = wait_for_workers(process.pid)
+        assert not set(left) & set(interrupted)
+        process.kill()
+        process.wait()
+        deadline = time.monotonic() + 120
+        while any(is_running(child) for child in left) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not any(is_running(child) for child in left)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
     shape = tuple(int(part) for part in output.strip("()\n ").split(","))
     assert shape[0] == 2, errors
     assert shape[1] > 10

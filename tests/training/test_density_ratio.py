@@ -56,6 +56,12 @@ def tight() -> LogRatio:
         return DensityRatio(problem.base, seed=0, progress=False).fit(problem.target.sample(torch.Size([10_000])))
 
 
+@pytest.fixture(scope="module")
+def at_one(tight: LogRatio) -> MollifiedExpFamily:
+    """Its density at an epsilon of 1, which no test changes."""
+    return tight.mollify(1.0)
+
+
 _REMEMBERED: dict[str, tuple[Any, Any]] = {}
 
 
@@ -77,10 +83,11 @@ def share(problem: Problem, density: MollifiedExpFamily, epsilon: float, skew: f
     ],
 )
 def test_near_the_limit_at_every_epsilon_from_one_fit(
-    tight: LogRatio, skew: float, epsilons: tuple[float, ...]
+    tight: LogRatio, at_one: MollifiedExpFamily, skew: float, epsilons: tuple[float, ...]
 ) -> None:
     for epsilon in epsilons:
-        assert 0.98 < share(ring_tight(), tight.mollify(epsilon, skew=skew), epsilon, skew) <= 1 + 1e-4
+        density = at_one if (epsilon, skew) == (1.0, 0.3) else tight.mollify(epsilon, skew=skew)
+        assert 0.98 < share(ring_tight(), density, epsilon, skew) <= 1 + 1e-4
 
 
 @pytest.mark.slow
@@ -205,8 +212,8 @@ def test_small_epsilons_on_a_finite_base_whatever_the_batch(epsilon: float) -> N
     assert max(float((law - other).abs().max()) for law in laws for other in laws) <= epsilon
 
 
-def test_save_load_and_convert(tight: LogRatio, tmp_path: Path) -> None:
-    density = tight.mollify(1.0)
+def test_save_load_and_convert(at_one: MollifiedExpFamily, tmp_path: Path) -> None:
+    density = at_one
     x = density.sample((100,))
     density.save(tmp_path / "q.pt")
     loaded = MollifiedExpFamily.load(tmp_path / "q.pt")
@@ -219,17 +226,19 @@ def test_save_load_and_convert(tight: LogRatio, tmp_path: Path) -> None:
     assert torch.allclose(wide.log_prob(x).float(), density.log_prob(x), atol=1e-4)
 
 
-def test_draws_follow_the_density(tight: LogRatio) -> None:
+def test_draws_follow_the_density(tight: LogRatio, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean tilt over exact draws is its expectation under q, by weighting draws of the base."""
+    scale_calibration(monkeypatch)
     density = tight.mollify(2.0)
-    points = density.base.sample((200_000,))
+    points = density.base.sample((100_000,))
     weights = density.tilt(points).exp()
     expected = float((weights * density.tilt(points)).mean() / weights.mean())
-    drawn = density.tilt(private_draws(density, 40_000, progress=False))
-    assert abs(float(drawn.mean()) - expected) < 6 * float(drawn.std()) * math.sqrt(1.2 / 40_000)
+    drawn = density.tilt(private_draws(density, 20_000, progress=False))
+    assert abs(float(drawn.mean()) - expected) < 6 * float(drawn.std()) * math.sqrt(1.2 / 20_000)
 
 
-def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:
+def test_the_fit_is_reproducible_and_leaves_the_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     rows = torch.randn(300, 2)
     state = torch.get_rng_state()
     first, second = (quick_ratio(normal(2), rows).mollify(1.0) for _ in range(2))
@@ -239,7 +248,10 @@ def test_the_fit_is_reproducible_and_leaves_the_generator_alone() -> None:
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_where_gradients_are_off(tight: LogRatio, context: Callable[[], AbstractContextManager[None]]) -> None:
+def test_where_gradients_are_off(
+    tight: LogRatio, context: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_calibration(monkeypatch)
     with context():
         density = tight.mollify(1.0)
     x = torch.zeros(2, requires_grad=True)
@@ -247,7 +259,8 @@ def test_where_gradients_are_off(tight: LogRatio, context: Callable[[], Abstract
     assert x.grad is not None
 
 
-def test_a_ratio_can_be_pickled(tight: LogRatio) -> None:
+def test_a_ratio_can_be_pickled(tight: LogRatio, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     again = pickle.loads(pickle.dumps(tight))
     x = torch.randn(20, 2)
     assert torch.equal(again.mollify(1.0).tilt(x), tight.mollify(1.0).tilt(x))
@@ -267,7 +280,8 @@ def test_a_progress_bar_where_it_takes_long(
     assert capsys.readouterr().err == ""
 
 
-def test_later_changes_to_a_density_do_not_reach_the_ratio(tight: LogRatio) -> None:
+def test_later_changes_to_a_density_do_not_reach_the_ratio(tight: LogRatio, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
     density, x = tight.mollify(1.0), torch.randn(20, 2)
     before = density.tilt(x)
     with torch.no_grad():
@@ -287,9 +301,9 @@ def test_later_changes_to_the_networks_do_not_reach_the_ratio() -> None:
     assert torch.equal(ratio.log_ratio(x), before)
 
 
-def test_what_is_private_says_so(tight: LogRatio) -> None:
+def test_what_is_private_says_so(tight: LogRatio, at_one: MollifiedExpFamily) -> None:
     assert "not private" in repr(tight)
-    assert repr(tight.mollify(1.0)) == "MollifiedExpFamily(epsilon=1, rounds=1, base=Normal, event_shape=(2,))"
+    assert repr(at_one) == "MollifiedExpFamily(epsilon=1, rounds=1, base=Normal, event_shape=(2,))"
 
 
 def test_one_dimension() -> None:

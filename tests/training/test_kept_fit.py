@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from densities import normal
+from densities import normal, scale_calibration
 
 from pyro_mbde import DensityRatio, LogRatio
 from pyro_mbde.calibration import placement
@@ -17,6 +17,11 @@ from pyro_mbde.density.bounds import Certificate
 from pyro_mbde.training.checkpoint import Checkpoint
 
 ROWS = torch.linspace(-1, 1, 300).unsqueeze(1)
+
+
+@pytest.fixture(autouse=True)
+def quick_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_calibration(monkeypatch)
 
 
 def trainer(path: Path | None, num_steps: int = 4) -> DensityRatio:

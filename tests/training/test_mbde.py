@@ -20,6 +20,7 @@ from pyro_mbde.experiments.bench_certificate import largest_log_ratio
 from pyro_mbde.experiments.problems import Problem, mixture_1d, ring, ring_tight
 from pyro_mbde.limits import best_reachable
 from pyro_mbde.metrics import kl_gain
+from pyro_mbde.training import mbde
 from pyro_mbde.training.mbde import SAMPLERS
 
 QUICK = WeakLearner(hidden_sizes=(16,), num_frequencies=4, num_steps=20, batch_size=64)
@@ -56,13 +57,13 @@ class TestMBDE:
 
     def test_guaranteed_drops_hold(self) -> None:
         """Theorem 5 on a real fit: KL falls in each round by at least what the round's constants promise."""
-        problem = ring_tight()
-        trainer, density = default_fit(ring_tight, 5.0)
+        problem = mixture_1d()
+        trainer, density = default_fit(mixture_1d, 5.0)
         statistics, theta = density.statistics, density.natural_params
         assert isinstance(statistics, BoundedClassifiers)
         with torch.no_grad():
-            at_base = statistics(problem.base.sample((50_000,))).double()
-            at_rows = statistics(problem.target.sample((50_000,))).double()
+            at_base = statistics(problem.base.sample((50_000, 1))).double()
+            at_rows = statistics(problem.target.sample((50_000, 1))).double()
         for index, record in enumerate(trainer.history):
             before = (at_base[:, :index] * theta[:index]).sum(-1)
             weights = torch.softmax(before, 0)  # draws of Q_{t-1}, as weighted draws of Q0
@@ -93,7 +94,8 @@ class TestMBDE:
         assert torch.equal(fit(), first)
 
     @pytest.mark.parametrize(("sampler", "link"), list(zip(SAMPLERS, ["clamp", "tanh", "tanh"], strict=True)))
-    def test_samplers_and_links(self, sampler: str, link: str) -> None:
+    def test_samplers_and_links(self, sampler: str, link: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mbde, "_WARMUP_STEPS", 100)
         learner = WeakLearner(hidden_sizes=(8,), num_frequencies=0, num_steps=20, batch_size=64, link=link)
         trainer = quick_trainer(normal(2), sampler=sampler, num_samples=50, num_rounds=2, weak_learner=learner)
         density = trainer.fit(torch.randn(100, 2) + 1)
@@ -123,10 +125,10 @@ class TestMBDE:
         [
             pytest.param(ring_tight, 0.25, 0.075, marks=pytest.mark.slow),
             pytest.param(ring_tight, 1.0, 0.29, marks=pytest.mark.slow),
-            (ring_tight, 5.0, 0.95),
+            pytest.param(ring_tight, 5.0, 0.95, marks=pytest.mark.slow),
             pytest.param(mixture_1d, 0.25, 0.0702, marks=pytest.mark.slow),
-            (mixture_1d, 1.0, 0.255),
-            pytest.param(mixture_1d, 5.0, 0.74, marks=pytest.mark.slow),
+            pytest.param(mixture_1d, 1.0, 0.255, marks=pytest.mark.slow),
+            (mixture_1d, 5.0, 0.74),
         ],
     )
     def test_default_gain(self, problem: Callable[[], Problem], epsilon: float, floor: float) -> None:
@@ -307,12 +309,13 @@ class TestMBDE:
 
 class TestBatches:
     def test_a_batch_costs_epsilon_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scale_calibration(monkeypatch, 1 / 4)  # tolerances twice as wide: 0.036 of the 2 nats
         table = 0.3 * torch.randn(300, 2) + 1
         trainer = quick_trainer(normal(2), 2.0, calibrated=True, num_rows=4)
         batch = trainer.fit(table)
         assert batch.event_shape == (4, 2)
         assert (batch.epsilon, batch.guarantee.delta, batch.shrinkage) == (2.0, 1e-9, 1.0)
-        assert batch.bounds.width == pytest.approx(2.0, rel=0.02)
+        assert batch.bounds.width == pytest.approx(2.0, rel=0.04)
         assert len(trainer.history) == 3
         rows = batch.sample((2000,))
         assert (rows.mean((0, 1)) > 0.05).all()  # towards the table; the standard error is below 0.015
