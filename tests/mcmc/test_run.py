@@ -298,9 +298,9 @@ def test_no_mass_is_lost_at_an_edge(kernel: str) -> None:
             return math.log(2) * (20 * (where[..., :1] - 0.9)).tanh()
 
     density = MollifiedExpFamily.normalized(box, Faces(), torch.tensor([2.0]))
-    num_chains = 200 if kernel.startswith("lockstep") else 8 if kernel == "hmc" else 2
-    num_samples = {"random_walk": 4000, "lockstep_random_walk": 400, "lockstep_hmc": 40}.get(kernel, 700)
-    warmup_steps = 80 if kernel.startswith("lockstep") else 300
+    num_chains = {"lockstep_random_walk": 32, "lockstep_hmc": 200, "hmc": 8}.get(kernel, 2)
+    num_samples = {"random_walk": 4000, "lockstep_random_walk": 1500, "lockstep_hmc": 40}.get(kernel, 700)
+    warmup_steps = 80 if kernel == "lockstep_hmc" else 300
     chains = run_mcmc(density, kernel, num_samples, warmup_steps, num_chains, seed=2, progress=False)
     where = (chains.draws["x"] - low) / width
     exact = (density.sample((100_000,)) - low) / width
