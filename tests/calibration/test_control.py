@@ -160,7 +160,7 @@ def calibrator(num_dims: int) -> Calibrator:
 def test_certificates_with_ridges_are_not_wrong_too_often(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attack on docs/proofs.md, *Calibration: the control variate*: a shift that puts phi just beyond the tolerance.
 
-    60 trials at delta = 0.2: 20% is 20 +- 5.2. Every trial has quasi-random draws, ridges and fresh draws of its own.
+    At delta = 0.2, a share of 0.20 +- 0.052 of 60 trials may be wrong. Each makes its draws and its ridges anew.
     """
     monkeypatch.setattr(control, "_WORTH_FITTING", 2**10)
     monkeypatch.setattr(control, "_NUM_STEPS", 100)

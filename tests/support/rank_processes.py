@@ -235,7 +235,7 @@ def _forked(environment: dict[str, str], words: list[str], said: str) -> int:
 
 def _serve() -> None:
     import pyro  # noqa: F401  # imported here once, for all processes that are forked
-    import torch  # noqa: F401
+    import torch  # noqa: F401  # likewise
 
     for line in sys.stdin:
         module, cwd, calls = json.loads(line)
